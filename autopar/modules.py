@@ -128,7 +128,7 @@ def compile(
         scaler=scaler,
         fetch=tuple(fetch),
     )
-    options = CompileOptions.of(
+    options = CompileOptions.from_arguments(
         mesh=mesh,
         devices=devices,
         strategy=strategy,

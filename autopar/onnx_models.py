@@ -81,7 +81,7 @@ def compile_onnx(
     """
     expect(PATH, model=model)
     expect(PATH.or_none, build=build)
-    options = CompileOptions.of(
+    options = CompileOptions.from_arguments(
         mesh=mesh,
         devices=devices,
         strategy=strategy,

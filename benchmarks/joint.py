@@ -137,7 +137,7 @@ def plans(task: Task, cluster: Cluster) -> Within:
         model = task.model()
     recipe = Recipe(optimizer=torch.optim.AdamW(model.parameters(), 1e-4))
     program = apply_mesh(capture(model, task.batch(0), recipe, mesh).program, mesh)
-    problem = Problem.of(program, cluster)
+    problem = Problem.from_program(program, cluster)
     return Planner(problem, Lowering(cluster, problem.planner)).within
 
 

@@ -102,7 +102,9 @@ def main() -> None:
     parser.add_argument("--strategy", default="auto")
     parser.add_argument("--memory", default=None)
     given = parser.parse_args()
-    options = CompileOptions.of(mesh=given.mesh, strategy=given.strategy, memory=given.memory)
+    options = CompileOptions.from_arguments(
+        mesh=given.mesh, strategy=given.strategy, memory=given.memory
+    )
     tracer = Tracer()
     sys.setprofile(tracer)
     imported = import_onnx(given.model, dims=parse_dims(given.dims))

@@ -80,7 +80,9 @@ def _needed(decided: Decided) -> tuple[set[str], set[str]]:
     renewed = set(_renewed(main))
     values = {value.name for value in main.values.values() if _is_given(main, value)}
     ops = {op.results[0] for op in decisive_ops(completed, calls)} - renewed
-    everything = {op.results[0] for op in main.ops if calls.of(op, main.values).has_rule} - renewed
+    everything = {
+        op.results[0] for op in main.ops if calls.call_of(op, main.values).has_rule
+    } - renewed
     for left in reversed(range(ROUNDS)):
         pinned = replace(problem, program=_as_planned(completed, values, ops))
         again = propagated(pinned, None).program.main

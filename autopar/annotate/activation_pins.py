@@ -33,7 +33,7 @@ class ActivationPin:
     place: str
 
     @classmethod
-    def of(cls, pattern: str, choice: str, place: str = "") -> ActivationPin:
+    def from_choice(cls, pattern: str, choice: str, place: str = "") -> ActivationPin:
         """Returns a pin.
 
         Raises:

@@ -126,7 +126,7 @@ class _File:
 
     def activations(self, node: Node | None) -> Iterator[ActivationPin]:
         for pattern, choice in self.items(node, self.place(node)):
-            yield ActivationPin.of(pattern, self.text(choice), self.place(choice))
+            yield ActivationPin.from_choice(pattern, self.text(choice), self.place(choice))
 
     def ops(self, node: Node | None) -> Iterator[OpPin]:
         for item in self.listed(node):

@@ -44,7 +44,7 @@ class Pin:
     exact: bool = False
 
     @classmethod
-    def of(cls, pattern: str, mapping: Sequence[Entry]) -> Pin:
+    def from_entries(cls, pattern: str, mapping: Sequence[Entry]) -> Pin:
         """Returns the pin that an entry of `shard=` describes.
 
         Raises:

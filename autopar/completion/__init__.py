@@ -1,9 +1,11 @@
 """Completion: from pins to a layout for every value and op.
 
+prepare     views, moves and fused weights, before anything is decided
 presets     functions that pin: replicate, data, tensor, fsdp
-spread      pins spread through the factor rules to a fixed point
-refine      conflicts are decided by predicted cost
-pending     partial values flow until a reduction is cheapest
+problem     what is to be decided, as one value
+propagate   pins through the factor rules, and what is cheapest around them
+search      the fastest plan, and what every plan takes at least
+submesh     programs whose ops run on slices of the mesh
 legalize    chosen bodies are expanded
 explain     what a user should know of it
 """

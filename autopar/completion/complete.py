@@ -22,7 +22,7 @@ from autopar.completion.propagate.solve import Solution, pin_aliases, solve
 from autopar.completion.search.auto import Decided, decide
 from autopar.completion.search.fastest import Search
 from autopar.completion.search.incumbents import Incumbents
-from autopar.completion.search.network.memory_price import FREE, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice
 from autopar.completion.search.watch import Watch
 from autopar.completion.submesh.slices import complete_slices
 from autopar.completion.submesh.where import find_places
@@ -75,7 +75,7 @@ class Complete:
         Raises:
             AnnotationError: If the program has no mesh, or pins contradict one another.
         """
-        return planned(Problem.of(program, self.cluster), self.strategy, self.watch)
+        return planned(Problem.from_program(program, self.cluster), self.strategy, self.watch)
 
 
 def planned(problem: Problem, strategy: str | None, watch: Watch) -> Plan:
@@ -99,8 +99,8 @@ def propagated(problem: Problem, strategy: str | None) -> Plan:
     """
     if problem.places.are_slices:
         return _on_slices(problem, lambda graph, unfit: Decided(_solved(graph, strategy, unfit)))
-    found = ((way, Decided(_solved(way.graph.anew(), strategy))) for way in problem.ways)
-    way, decided = _cheapest(found)
+    solved = ((way, Decided(_solved(way.graph.anew(), strategy))) for way in problem.ways)
+    way, decided = _cheapest(solved)
     return _written(way, decided, _ignored(decided.solution.graph, strategy))
 
 
@@ -120,7 +120,7 @@ class Searched:
         """A search per way to complete the program; none if its ops run on slices of the mesh."""
 
     @paused_collector()
-    def best(self, price: HeldPrice = FREE) -> Plan:
+    def best(self, price: MemoryPrice = FREE) -> Plan:
         """Returns the fastest plan that is found.
 
         Args:
@@ -162,9 +162,9 @@ def _solved(graph: Graph, strategy: str | None, unfit: Unfit | None = None) -> S
     return solve(graph)
 
 
-def _cheapest(found: Iterable[tuple[Way, Decided]]) -> tuple[Way, Decided]:
+def _cheapest(solved: Iterable[tuple[Way, Decided]]) -> tuple[Way, Decided]:
     """Returns the first; or one with weights taken apart that is cheaper, and splits them."""
-    (way, decided), *others = found
+    (way, decided), *others = solved
     for other, plan in others:
         cheaper = plan.solution.seconds < decided.solution.seconds * (1 - GAIN)
         if cheaper and splits_parts(other.program, plan.solution):
@@ -185,10 +185,10 @@ def _on_slices(problem: Problem, decided: Callable[[Graph, Unfit], Decided]) -> 
     def completed(function: Function, mesh: ProcessMesh) -> Function:
         calls = calls_on(Space(mesh, problem.cluster, problem.planner))
         unfit.append((mesh, {}))
-        found = decided(graph_of(function, calls), unfit[-1][1])
-        if found.forecast is not None:
-            remarks.append(found.forecast.remark())
-        return write_solution(function, found.solution)
+        made = decided(graph_of(function, calls), unfit[-1][1])
+        if made.forecast is not None:
+            remarks.append(made.forecast.remark())
+        return write_solution(function, made.solution)
 
     main = prepared(problem.program.main)
     done = complete_slices(main, find_places(main), problem.mesh, completed)
@@ -230,8 +230,8 @@ def _ignored(graph: Graph, strategy: str | None) -> tuple[ReportEntry, ...]:
     if not presets:
         return ()
     subject = f"batch of {', '.join(map(str, presets))}"
-    if found := batch_inputs(graph):
-        names = ", ".join(graph.values[value].name for value in found)
+    if inputs := batch_inputs(graph):
+        names = ", ".join(graph.values[value].name for value in inputs)
         return (ReportEntry("ignored", subject, f"{names}: pinned otherwise"),)
     end, single = batch_end(graph), ", ".join(single_inputs(graph))
     if end is None:

@@ -26,7 +26,7 @@ def decisive_ops(program: Program, calls: CallTable) -> list[Op]:
         op
         for op in program.main.ops
         if op.dist is not None
-        and (call := calls.of(op, values)).has_rule
+        and (call := calls.call_of(op, values)).has_rule
         and not _follows(op, call, program, calls.space)
     ]
 
@@ -36,14 +36,16 @@ def _follows(op: Op, call: Call, program: Program, space: Space) -> bool:
     assert dist is not None
     if dist.body or dist.pending:
         return False
-    around = [consumed(call.rule, dist, at) for at in range(len(op.operands))]
-    around += [produced(call.rule, dist, at) for at in range(len(op.results))]
+    around = [consumed(call.rule, dist, position) for position in range(len(op.operands))]
+    around += [produced(call.rule, dist, position) for position in range(len(op.results))]
     splits = space.table.none
-    for at, (name, layout) in enumerate(zip((*op.operands, *op.results), around, strict=True)):
+    for position, (name, layout) in enumerate(
+        zip((*op.operands, *op.results), around, strict=True)
+    ):
         stored = program.main.values[name].dist
         if stored is None or layout != stored.normalized():
             return False
-        merged = _merged(space, splits, call.suggest(at, space.complete(space.form(stored))))
+        merged = _merged(space, splits, call.suggest(position, space.complete(space.form(stored))))
         if merged is None:
             return False
         splits = merged

@@ -99,8 +99,8 @@ class _Changes:
             # A rule that is kept can't leave its id to another.
             self._rules.append(rule)
             self._known[key] = (
-                tuple(consumed(rule, dist, at) for at in range(len(op.operands))),
-                tuple(produced(rule, dist, at) for at in range(len(op.results))),
+                tuple(consumed(rule, dist, position) for position in range(len(op.operands))),
+                tuple(produced(rule, dist, position) for position in range(len(op.results))),
             )
         return self._known[key]
 
@@ -111,15 +111,15 @@ def _is_conflict(plan: Reshard) -> bool:
 
 def _weights(main: Function) -> set[str]:
     """Returns what is stored, but not as the user wants it, and what is made of that alone."""
-    found = {
+    weights = {
         name
         for name, value in main.values.items()
         if value.role in STORED_ROLES and (value.origin is None or value.origin.kind != "annotated")
     }
     for op in main.ops:
-        if op.operands and found.issuperset(op.operands):
-            found.update(op.results)
-    return found
+        if op.operands and weights.issuperset(op.operands):
+            weights.update(op.results)
+    return weights
 
 
 def _gathers(plan: Reshard) -> bool:

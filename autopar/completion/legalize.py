@@ -52,7 +52,7 @@ class Legalize:
             raise AnnotationError("the program has no mesh; complete it first")
         cluster = self.cluster or Cluster.load(DEFAULT_CLUSTER)
         planner = self.planner or ReshardPlanner(CommunicationModel(cluster, program.mesh))
-        return program.with_main(_Expansion(main, cluster, planner).run())
+        return program.with_main(_Expansion(main, cluster, planner).expand())
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _Expansion:
         self.values = dict(function.values)
         self.templates: dict[tuple[Call, OpDist], _Template] = {}
 
-    def run(self) -> Function:
+    def expand(self) -> Function:
         """Returns the function with every body expanded."""
         ops: list[Op] = []
         for op in self.function.ops:
@@ -91,17 +91,17 @@ class _Expansion:
         return replace(self.function, ops=tuple(ops), values=self.values)
 
     def _expanded(self, op: Op, dist: OpDist) -> Sequence[Op]:
-        call = self._calls(dist.mesh).of(op, self.values)
+        call = self._calls(dist.mesh).call_of(op, self.values)
         template = self._template(call, op, dist)
         ops, new = expand_body(call.rule, op, dist, self.values, self._fresh)
         origin = Origin("chosen", f"body {dist.body!r} of {op.kind} ({op.origin})")
         for value, layout in zip(new, template.layouts, strict=True):
             self.values[value.name] = replace(value, dist=layout, origin=origin)
-        for at, layout in template.left.items():
-            self._leave(op.results[at], layout)
+        for position, layout in template.left.items():
+            self._leave(op.results[position], layout)
         return [
-            replace(inner, dist=found, origin=origin)
-            for inner, found in zip(ops, template.dists, strict=True)
+            replace(inner, dist=layouts, origin=origin)
+            for inner, layouts in zip(ops, template.dists, strict=True)
         ]
 
     def _calls(self, mesh: ProcessMesh) -> CallTable:
@@ -148,7 +148,7 @@ def _solved(calls: CallTable, function: Function) -> _Template:
     return _Template(
         tuple(op.dist for op in done.ops),
         tuple(done.values[name].dist for name in between),
-        {at: made.layout for at, _, made in left_otherwise(function, solution)},
+        {position: made.layout for position, _, made in left_otherwise(function, solution)},
     )
 
 

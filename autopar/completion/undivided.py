@@ -37,26 +37,26 @@ def undivided(program: Program, strategy: str | None) -> tuple[ReportEntry, ...]
         return ()
     products = _products(program)
     total = sum(count for _, count in products)
-    found = []
+    remarks = []
     for axis, presets in _by_axis(strategy, program.mesh).items():
         left = [(op, count) for op, count in products if not _splits(op, axis, program.mesh)]
         if sum(count for _, count in left) > TOLERATED * total:
-            found.append(_entry(axis, presets, left, total, program.mesh))
-    return tuple(found)
+            remarks.append(_entry(axis, presets, left, total, program.mesh))
+    return tuple(remarks)
 
 
 def _products(program: Program) -> list[Product]:
     values = program.main.values
-    found = ((op, product_flops(op.kind, rule_of(op, values))) for op in program.main.ops)
-    return [(op, count) for op, count in found if count]
+    counted = ((op, product_flops(op.kind, rule_of(op, values))) for op in program.main.ops)
+    return [(op, count) for op, count in counted if count]
 
 
 def _by_axis(strategy: str, mesh: ProcessMesh) -> Mapping[str, Sequence[AxisPreset]]:
-    found: dict[str, list[AxisPreset]] = {}
+    by_axis: dict[str, list[AxisPreset]] = {}
     for item in parse_strategy(strategy, mesh):
         if item.preset.divides_work and mesh.axis_size(item.axis) > 1:
-            found.setdefault(item.axis, []).append(item)
-    return found
+            by_axis.setdefault(item.axis, []).append(item)
+    return by_axis
 
 
 def _splits(op: Op, axis: str, mesh: ProcessMesh) -> bool:

@@ -27,12 +27,14 @@ def write_solution(function: Function, solution: Solution) -> Function:
     """Returns the function with every value and op complete."""
     graph = solution.graph
     values: dict[str, Value] = {}
-    for at, value in enumerate(graph.values):
-        if at in graph.fixed:
-            values[value.name] = _pinned(value, solution.forms[at].layout, at in graph.placed)
+    for number, value in enumerate(graph.values):
+        if number in graph.fixed:
+            values[value.name] = _pinned(
+                value, solution.forms[number].layout, number in graph.placed
+            )
             continue
-        origin = graph.origins.get(at) or _value_origin(solution, at)
-        values[value.name] = replace(value, dist=solution.forms[at].layout, origin=origin)
+        origin = graph.origins.get(number) or _value_origin(solution, number)
+        values[value.name] = replace(value, dist=solution.forms[number].layout, origin=origin)
     # Ops are told apart by their results, since the graph has another order.
     done = {node.op.results: node for node in graph.nodes}
     ops = tuple(_complete_op(op, done[op.results], solution) for op in function.ops)
@@ -89,8 +91,8 @@ def _value_origin(solution: Solution, value: int) -> Origin:
     graph = solution.graph
     producer = graph.producer[value]
     if producer is not None:
-        node, at = producer
-        made = solution.choices[node.index].produced[at]
+        node, position = producer
+        made = solution.choices[node.index].produced[position]
         if solution.forms[value] not in (made, graph.space.complete(made)):
             return Origin("chosen", GATHERED)
         kind = _op_origin(solution, node).kind
@@ -99,7 +101,7 @@ def _value_origin(solution: Solution, value: int) -> Origin:
     axes = solution.forms[value].splits.places
     sources = sorted({solution.value_source[value].get(axis, -1) for axis in axes} - {-1})
     if sources:
-        return Origin("implied", ", ".join(_by(graph.nodes[at]) for at in sources))
+        return Origin("implied", ", ".join(_by(graph.nodes[index]) for index in sources))
     if axes:
         readers = [node for node, _ in graph.uses[value]]
         return Origin("implied", _by(readers[0]) if readers else "as its new content lies")

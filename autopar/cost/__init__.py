@@ -8,7 +8,7 @@ from autopar.cost.evaluation import Evaluation, OpCost, evaluate
 from autopar.cost.links import LinkLevel
 from autopar.cost.memory.buffers import AUTOGRAD, Buffer, Execution, Lifetimes
 from autopar.cost.memory.lifetimes import lifetimes
-from autopar.cost.memory.peak_rank import fullest_timeline, kinds_of_ranks
+from autopar.cost.memory.peak_rank import kinds_of_ranks, peak_rank_timeline
 from autopar.cost.memory.timeline import (
     CPU,
     CUDA,
@@ -40,12 +40,12 @@ __all__ = [
     "Reshard",
     "ReshardPlanner",
     "evaluate",
-    "fullest_timeline",
     "kinds_of_ranks",
     "lifetimes",
     "local_bytes",
     "local_operations",
     "memory_timeline",
     "op_seconds",
+    "peak_rank_timeline",
     "plan_reshard",
 ]

@@ -109,7 +109,7 @@ class Cluster:
         """
         if self.host_link is None:
             return 2 * nbytes / self.bytes_per_second
-        return self.host_link.seconds(nbytes)
+        return self.host_link.transfer_seconds(nbytes)
 
     def with_groups(self, *counts: int) -> Cluster:
         """Returns the cluster with these sizes of the levels outside a host, and no further ones.
@@ -123,7 +123,7 @@ class Cluster:
         Raises:
             InvalidInputError: If the cluster has fewer such levels.
         """
-        rings = next((at for at, link in enumerate(self.links) if link.topology != "ring"), 0)
+        rings = next((level for level, link in enumerate(self.links) if link.topology != "ring"), 0)
         inner, outer = self.links[: max(1, rings)], self.links[max(1, rings) :]
         if len(counts) > len(outer):
             names = ", ".join(level.name for level in self.links)

@@ -44,7 +44,7 @@ def read_description(path: Path) -> Description:
 def _lines(node: Node, place: str) -> Iterator[tuple[str, int]]:
     """Yields the line of each part of a file, as messages call it: `links[0].size`."""
     parts = [(f"{place}.{key.text}" if place else key.text, key, each) for key, each in node.pairs]
-    parts += [(f"{place}[{at}]", item, item) for at, item in enumerate(node.items)]
+    parts += [(f"{place}[{index}]", item, item) for index, item in enumerate(node.items)]
     for name, start, part in parts:
         yield name, start.line
         yield from _lines(part, name)
@@ -95,7 +95,7 @@ def parse_description(
     rates = reader.mapping(top.get("flops_per_second"), "flops_per_second", tuple(DTYPE_BYTES))
     if isinstance(top.get("flops_per_second"), dict) and "f32" not in rates:
         reader.problems.append("flops_per_second lacks f32, which stands in for other dtypes")
-    found = Description(
+    description = Description(
         name=reader.text(top, "name"),
         device=reader.text(top, "device"),
         memory_bytes=int(reader.number(top, "memory_bytes")),
@@ -112,7 +112,7 @@ def parse_description(
     if reader.problems:
         listed = "\n".join(f"  - {_with_line(each, lines or {})}" for each in reader.problems)
         raise InvalidInputError(f"cluster file {where}:\n{listed}")
-    return found
+    return description
 
 
 def _with_line(problem: str, lines: Mapping[str, int]) -> str:
@@ -150,15 +150,15 @@ def _level(reader: _Reader, entry: Any, where: str) -> LinkLevel:
 
 
 def _collectives(reader: _Reader, entry: Any, where: str) -> tuple[CollectiveCost, ...]:
-    found = []
+    costs = []
     for kind, figures in sorted(reader.mapping(entry, where, (*KINDS, POINT_TO_POINT)).items()):
         prefix = f"{where}.{kind}."
         fields = reader.mapping(figures, prefix.rstrip("."), _COLLECTIVE_KEYS)
         alpha = reader.number(fields, "alpha_seconds", prefix)
-        found.append(
+        costs.append(
             CollectiveCost(kind, alpha, reader.number(fields, "beta_seconds_per_byte", prefix))
         )
-    return tuple(found)
+    return tuple(costs)
 
 
 class _Reader:

@@ -184,7 +184,7 @@ class CommunicationModel:
         """
         return self._seconds("broadcast", nbytes, axes)
 
-    def seconds(self, price: str, nbytes: float, axes: Sequence[str]) -> float:
+    def collective_seconds(self, price: str, nbytes: float, axes: Sequence[str]) -> float:
         """Returns the seconds of a collective by the name of its price.
 
         Args:
@@ -207,12 +207,12 @@ class CommunicationModel:
         if kind not in KINDS:
             return ()
         ways, shrinks = KINDS[kind]
-        found = []
+        cheapest_ways = []
         for link, count in self._levels(axes):
-            cheapest = min(ways(link.of(kind), count, nbytes), key=lambda way: way[0])
-            found.append(Way(link.name, cheapest[1], cheapest[0]))
+            cheapest = min(ways(link.for_collective(kind), count, nbytes), key=lambda way: way[0])
+            cheapest_ways.append(Way(link.name, cheapest[1], cheapest[0]))
             nbytes = nbytes / count if shrinks else nbytes
-        return tuple(found)
+        return tuple(cheapest_ways)
 
     def _seconds(self, kind: str, nbytes: float, axes: Sequence[str]) -> float:
         key = (kind, nbytes, tuple(axes))
@@ -221,7 +221,7 @@ class CommunicationModel:
             ways, shrinks = KINDS[kind]
             seconds, size = 0.0, nbytes
             for link, count in self._levels(axes):
-                seconds += min(ways(link.of(kind), count, size))[0]
+                seconds += min(ways(link.for_collective(kind), count, size))[0]
                 size = size / count if shrinks else size
             self._known[key] = seconds
         return seconds
@@ -238,7 +238,7 @@ class CommunicationModel:
         return max(
             (
                 messages * link.alpha_seconds + nbytes * link.beta_seconds_per_byte
-                for link in (link.of(POINT_TO_POINT) for link, _ in self._levels(axes))
+                for link in (link.for_collective(POINT_TO_POINT) for link, _ in self._levels(axes))
             ),
             default=0.0,
         )
@@ -257,11 +257,11 @@ class CommunicationModel:
         crossed = [level for level, count in enumerate(self.span(axes)) if count > 1]
         return [
             Border(
-                min(links[level].alpha_seconds for level in crossed[at:]),
-                min(links[level].beta_seconds_per_byte for level in crossed[at:]),
+                min(links[level].alpha_seconds for level in crossed[index:]),
+                min(links[level].beta_seconds_per_byte for level in crossed[index:]),
                 {axis: math.prod(span[:inside]) for axis, span in spans.items()},
             )
-            for at, inside in enumerate(crossed)
+            for index, inside in enumerate(crossed)
         ]
 
     def _levels(self, axes: Sequence[str]) -> tuple[tuple[LinkLevel, int], ...]:

@@ -13,36 +13,40 @@ Shape = Sequence[int]
 
 
 def communicated_bytes(
-    found: Declaration, args: Mapping[str, object], operand: Shape, result: Shape, itemsize: int
+    declaration: Declaration,
+    args: Mapping[str, object],
+    operand: Shape,
+    result: Shape,
+    itemsize: int,
 ) -> int:
     """Returns the bytes of the larger of operand and result; of a halo, those that a rank gets.
 
     Args:
-        found: What is declared of the collective.
+        declaration: What is declared of the collective.
         args: The arguments of the op.
         operand: Shape of its operand on a rank.
         result: Shape of its result there.
         itemsize: Bytes per element.
     """
-    if found.halo:
+    if declaration.halo:
         return halo_bytes(args, result, itemsize)
     return max(math.prod(operand), math.prod(result)) * itemsize
 
 
 def received_bytes(
-    found: Declaration, args: Mapping[str, object], result: Shape, itemsize: int
+    declaration: Declaration, args: Mapping[str, object], result: Shape, itemsize: int
 ) -> int:
     """Returns the bytes of the result; of a halo, those that the busiest rank gets from others.
 
     The arguments are those of `communicated_bytes`.
     """
-    if found.halo:
+    if declaration.halo:
         return halo_bytes(args, result, itemsize)
     return math.prod(result) * itemsize
 
 
 def collective_seconds(
-    found: Declaration,
+    declaration: Declaration,
     args: Mapping[str, object],
     operand: Shape,
     result: Shape,
@@ -58,11 +62,11 @@ def collective_seconds(
         axes: The mesh axes of the group.
         model: Predicts seconds.
     """
-    if found.halo:
+    if declaration.halo:
         return redistribute_seconds(args, result, itemsize, axes, model)
-    nbytes = communicated_bytes(found, args, operand, result, itemsize)
-    if found.blocks:
+    nbytes = communicated_bytes(declaration, args, operand, result, itemsize)
+    if declaration.blocks:
         # Blocks travel as if each were as large as the largest.
-        block = math.prod({OPERAND: operand, RESULT: result}[found.blocks]) * itemsize
+        block = math.prod({OPERAND: operand, RESULT: result}[declaration.blocks]) * itemsize
         nbytes = max(nbytes, block * model.members(axes))
-    return model.seconds(found.price, nbytes, axes)
+    return model.collective_seconds(declaration.price, nbytes, axes)

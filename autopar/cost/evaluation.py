@@ -233,17 +233,17 @@ class Evaluator:
         )
 
     def _collective(self, op: Op, values: Mapping[str, Value]) -> OpCost:
-        found = declared(op.kind, op.loc)
+        declaration = declared(op.kind, op.loc)
         operand, result = values[op.operands[0]], values[op.results[0]]
         axes = self._axes(op)
         if self.model is None or not axes:
             return NOTHING
-        args = dict(args_at(op.args, self.coords)) if found.halo else {}
+        args = dict(args_at(op.args, self.coords)) if declaration.halo else {}
         moved = args, operand.known_shape, result.known_shape, result.itemsize
         stored = math.prod(result.known_shape) * result.itemsize
-        seconds = collective_seconds(found, *moved, axes, self.model)
+        seconds = collective_seconds(declaration, *moved, axes, self.model)
         return OpCost(
-            communicated_bytes=communicated_bytes(found, *moved),
+            communicated_bytes=communicated_bytes(declaration, *moved),
             communication_seconds=seconds + self.model.local_copy(stored),
         )
 
@@ -262,15 +262,15 @@ class Evaluator:
     def _call(self, op: Op) -> OpCost:
         name = str(op.arg("callee" if op.kind == "call" else "body"))
         if name not in self._inside:
-            found = self.evaluation(self.program.functions[name])
+            inside = self.evaluation(self.program.functions[name])
             self._inside[name] = OpCost(
-                found.flops,
-                sum(each.moved_bytes for each in found.costs),
-                found.communicated_bytes,
-                found.compute_seconds,
-                found.communication_seconds,
-                sum(each.transferred_bytes for each in found.costs),
-                found.transfer_seconds,
+                inside.flops,
+                sum(each.moved_bytes for each in inside.costs),
+                inside.communicated_bytes,
+                inside.compute_seconds,
+                inside.communication_seconds,
+                sum(each.transferred_bytes for each in inside.costs),
+                inside.transfer_seconds,
             )
         trip = op.arg("trip") if op.kind == "repeat" else 1
         assert isinstance(trip, int)
@@ -297,9 +297,9 @@ def _plain(arg: Arg) -> Arg:
     return None if isinstance(arg, Ref) else arg
 
 
-def _is_started(op: Op, result: Value) -> bool:
+def _is_async(op: Op, result: Value) -> bool:
     """Whether the runtime starts a collective; a call that communicates is waited for."""
-    return is_collective(op.kind) and declared(op.kind).is_started(op.arg("monoid"), result.dtype)
+    return is_collective(op.kind) and declared(op.kind).is_async(op.arg("monoid"), result.dtype)
 
 
 def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
@@ -324,7 +324,7 @@ def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
                 computed = max(computed, known) + cost.compute_seconds
                 known = computed
             end = known
-        elif _is_started(op, function.values[op.results[0]]):
+        elif _is_async(op, function.values[op.results[0]]):
             communicated = max(communicated, computed, known) + cost.seconds
             end = communicated
         else:

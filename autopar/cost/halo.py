@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.cost.collectives import CommunicationModel
-from autopar.cost.reshard.redistribution import reblock_exchange
+from autopar.cost.reshard.redistribution import redistribution_messages
 from autopar.ir.rules.window import Redistribution
 
 
@@ -32,13 +32,18 @@ def redistribute_seconds(
         axes: The mesh axes of the group.
         model: Predicts seconds.
     """
-    exchange = Redistribution.of_args(args)
-    sizes, held, read = exchange.numbering.sizes, exchange.numbering.held, exchange.numbering.read
+    redistribution = Redistribution.of_args(args)
+    numbering = redistribution.numbering
+    sizes, held, read = numbering.sizes, numbering.held, numbering.read
     if not sizes:
         return model.point_to_point(halo_bytes(args, shape, itemsize), axes)
-    shares = (math.prod(n for at, n in enumerate(sizes) if at not in cut) for cut in (held, read))
-    moved = reblock_exchange(exchange.size, exchange.block, exchange.outputs_block, *shares)
-    row = math.prod(size for at, size in enumerate(shape) if at != args.get("dim")) * itemsize
+    shares = (
+        math.prod(n for axis, n in enumerate(sizes) if axis not in cut) for cut in (held, read)
+    )
+    moved = redistribution_messages(
+        redistribution.size, redistribution.block, redistribution.outputs_block, *shares
+    )
+    row = math.prod(size for dim, size in enumerate(shape) if dim != args.get("dim")) * itemsize
     return model.point_to_point(moved.elements * row, axes, moved.messages)
 
 
@@ -50,6 +55,6 @@ def halo_bytes(args: Mapping[str, object], shape: Sequence[int], itemsize: int) 
         shape: Shape of its result on a rank.
         itemsize: Bytes per element.
     """
-    exchange = Redistribution.of_args(args)
-    rest = math.prod(size for at, size in enumerate(shape) if at != args.get("dim"))
-    return exchange.most_received() * rest * itemsize
+    redistribution = Redistribution.of_args(args)
+    rest = math.prod(size for dim, size in enumerate(shape) if dim != args.get("dim"))
+    return redistribution.most_received() * rest * itemsize

@@ -41,7 +41,7 @@ class LinkLevel:
     topology: str = "switch"
     collectives: tuple[CollectiveCost, ...] = ()
 
-    def of(self, kind: str) -> LinkLevel:
+    def for_collective(self, kind: str) -> LinkLevel:
         """Returns the level with the figures of one collective."""
         for each in self.collectives:
             if each.kind == kind:
@@ -71,6 +71,6 @@ class HostLink:
     alpha_seconds: float
     beta_seconds_per_byte: float
 
-    def seconds(self, nbytes: int) -> float:
+    def transfer_seconds(self, nbytes: int) -> float:
         """Returns the time of a transfer in one direction."""
         return self.alpha_seconds + self.beta_seconds_per_byte * nbytes

@@ -34,14 +34,14 @@ def part_seconds(
         ways: Per operand the ways to the windows through which it is read, if it is.
         evaluator: Prices single ops.
     """
-    at = evaluator.coords
+    coords = evaluator.coords
     shapes = [
-        found[0].window_shape if found else consumed(rule, dist, position).local_shape
-        for position, found in enumerate(ways)
+        windows[0].window_shape if windows else consumed(rule, dist, position).local_shape
+        for position, windows in enumerate(ways)
     ]
     shapes += [produced(rule, dist, position).local_shape for position in range(len(op.results))]
     around = [
-        Value(f"v{number}", values[name].dtype, shape_at(shape, at))
+        Value(f"v{number}", values[name].dtype, shape_at(shape, coords))
         for number, (name, shape) in enumerate(
             zip((*op.operands, *op.results), shapes, strict=True)
         )

@@ -83,8 +83,8 @@ def _indexes(rule: Rule, types: Sequence[TensorType], sizes: Mapping[str, int]) 
     given = [
         {factor for dim in dims for factor in dim} for dims, kind in operands if kind.dtype in INDEX
     ]
-    found = [own for own in given if own.isdisjoint(rule.indexed)]
-    return max(found, key=lambda own: math.prod(sizes[each] for each in own), default=set())
+    addressing = [own for own in given if own.isdisjoint(rule.indexed)]
+    return max(addressing, key=lambda own: math.prod(sizes[each] for each in own), default=set())
 
 
 INDEX = ("i64", "i32")

@@ -110,9 +110,11 @@ class _Counts:
         joined = "_".join(str(axis) for axis in axes) if isinstance(axes, tuple) else ""
         key = (op.kind.removeprefix(COMM), str(op.arg("group", joined)))
         count, total = self.collectives.get(key, (0, 0))
-        found, args = declared(op.kind, op.loc), dict(op.args)
+        declaration, args = declared(op.kind, op.loc), dict(op.args)
         results = (values[name] for name in op.results)
-        size = sum(received_bytes(found, args, one.known_shape, one.itemsize) for one in results)
+        size = sum(
+            received_bytes(declaration, args, one.known_shape, one.itemsize) for one in results
+        )
         self.collectives[key] = (count + times, total + times * size)
 
     def _add_flops(self, op: Op, values: Mapping[str, Value], times: int) -> None:

@@ -57,17 +57,17 @@ class WindowWay:
     layout: Layout
     steps: tuple[WindowStep, ...]
 
-    def seconds(self, dtype: str, evaluator: Evaluator) -> float:
+    def local_seconds(self, dtype: str, evaluator: Evaluator) -> float:
         """Returns the predicted seconds of the ops on a rank.
 
         Args:
             dtype: Of the operand.
             evaluator: Prices single ops.
         """
-        at = evaluator.coords
-        held, total = Value("x", dtype, shape_at(self.layout.local_shape, at)), 0.0
+        coords = evaluator.coords
+        held, total = Value("x", dtype, shape_at(self.layout.local_shape, coords)), 0.0
         for step in self.steps:
-            made = Value("y", dtype, shape_at(step.shape, at))
+            made = Value("y", dtype, shape_at(step.shape, coords))
             op = Op(step.kind, (("self", Ref("x")), *step.args), ("y",))
             total += evaluator.cost(op, {"x": held, "y": made}).seconds
             held = replace(made, name="x")
@@ -84,13 +84,13 @@ def window_ways(rule: Rule, dist: OpDist, operand: int) -> tuple[WindowWay, ...]
 
     Empty if it isn't read through windows, or they are the blocks.
     """
-    found = windows(rule, dist, operand)
-    cut = [factor for factor in found if window_axes(rule, dist, factor)]
-    single = found.keys() - cut
+    cuttable = windows(rule, dist, operand)
+    cut = [factor for factor in cuttable if window_axes(rule, dist, factor)]
+    single = cuttable.keys() - cut
     choices = [
         single.union(group) for size in range(len(cut) + 1) for group in combinations(cut, size)
     ]
-    return tuple(_way(rule, dist, operand, complete) for complete in choices) if found else ()
+    return tuple(_way(rule, dist, operand, complete) for complete in choices) if cuttable else ()
 
 
 def _way(rule: Rule, dist: OpDist, operand: int, complete: Collection[str]) -> WindowWay:
@@ -115,17 +115,17 @@ class _Lowering:
 
     def steps(self) -> Iterator[WindowStep]:
         """Yields the ops."""
-        for at, dim in enumerate(self.dims):
+        for number, dim in enumerate(self.dims):
             for position, factor in enumerate(dim):
                 if factor not in self.found:
                     continue
                 split = (dim[:position], (factor,), dim[position + 1 :])
                 parts = tuple(part for part in split if part)
-                exposed = (*self.dims[:at], *parts, *self.dims[at + 1 :])
+                exposed = (*self.dims[:number], *parts, *self.dims[number + 1 :])
                 if len(parts) > 1:
                     yield self._view(exposed)
                 low, self.sizes[factor] = window_extent(self.rule, self.dist, factor)
-                yield self._window(factor, at + (position > 0), low, self._shape(exposed))
+                yield self._window(factor, number + (position > 0), low, self._shape(exposed))
                 if len(parts) > 1:
                     yield self._view(self.dims)
 

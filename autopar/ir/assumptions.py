@@ -49,7 +49,7 @@ class Assumption:
         )
 
     @classmethod
-    def of(cls, port: Port) -> Assumption:
+    def from_port(cls, port: Port) -> Assumption:
         """Returns what the port of an assumption says."""
         said = dict(port.options)
         expected, line = said["expected"], said["line"]

@@ -117,7 +117,7 @@ class Declaration:
         sizes = (dim.size for dim in self.dims if dim.size)
         return (*(dim.name for dim in self.dims), *sizes, *self.integers, *self.members)
 
-    def is_started(self, monoid: object, dtype: str) -> bool:
+    def is_async(self, monoid: object, dtype: str) -> bool:
         """Returns whether the runtime starts it and waits where its result is read first.
 
         Args:

@@ -2,7 +2,7 @@
 
 Who needs a piece of a tensor, or room for one, asks here for the op, and names none:
 
-    emitted.view(sizes).of("x").instead_of(op, "y")     %y = aten.view.default(self=%x, size=...)
+    emitted.view(sizes).with_operand("x").instead_of(op, "y")  %y = aten.view.default(self=%x, ...)
 
 Collectives (`comm.*`) and control flow (`call`, `repeat`, `barrier`) are the executor's.
 """
@@ -42,7 +42,7 @@ class Emitted(NamedTuple):
     kind: str
     args: tuple[tuple[str, Arg], ...] = ()
 
-    def of(self, operand: str) -> Emitted:
+    def with_operand(self, operand: str) -> Emitted:
         """Returns it with a value as its first argument, `self`."""
         return Emitted(self.kind, (("self", Ref(operand)), *self.args))
 

@@ -50,14 +50,14 @@ def rank_classes(programs: Ints, groups: Sequence[Membership]) -> tuple[RankClas
         if finer.max() == classes.max():
             break
         classes = finer
-    found = []
+    result = []
     for number in range(int(classes.max()) + 1):
         ranks = np.flatnonzero(classes == number)
         partners = {
             group.name: sets[ids[ranks[0]]] for group, (ids, sets) in zip(groups, met, strict=True)
         }
-        found.append(RankClass(number, int(programs[ranks[0]]), ranks, partners))
-    return tuple(found)
+        result.append(RankClass(number, int(programs[ranks[0]]), ranks, partners))
+    return tuple(result)
 
 
 def _numbered(keys: Iterable[Ints]) -> Ints:

@@ -70,7 +70,7 @@ def among_of(op: Op) -> tuple[tuple[int, ...], ...]:
     """Returns the coordinates of a collective's members along its axes; empty for all."""
     among = op.arg("among")
     rows = [row for row in among if isinstance(row, tuple)] if isinstance(among, tuple) else []
-    return tuple(tuple(at for at in row if isinstance(at, int)) for row in rows)
+    return tuple(tuple(index for index in row if isinstance(index, int)) for row in rows)
 
 
 Site = Collective | tuple[str, int]
@@ -85,9 +85,9 @@ def sites(program: Program) -> dict[str, tuple[Site, ...]]:
     Raises:
         VerificationError: If functions call one another in a circle or a callee is missing.
     """
-    found: dict[str, tuple[Site, ...]] = {}
-    _visit(program, "main", (), found)
-    return dict(reversed(found.items()))
+    by_function: dict[str, tuple[Site, ...]] = {}
+    _visit(program, "main", (), by_function)
+    return dict(reversed(by_function.items()))
 
 
 def collectives(program: Program) -> tuple[Collective, ...]:
@@ -97,23 +97,25 @@ def collectives(program: Program) -> tuple[Collective, ...]:
     )
 
 
-def in_order(found: Mapping[str, tuple[Site, ...]], function: str = "main") -> Iterator[Collective]:
+def in_order(
+    by_function: Mapping[str, tuple[Site, ...]], function: str = "main"
+) -> Iterator[Collective]:
     """Yields the collectives as a rank meets them, repeated where calls repeat them."""
-    for site in found[function]:
+    for site in by_function[function]:
         if isinstance(site, Collective):
             yield site
             continue
         callee, times = site
-        if found[callee]:
+        if by_function[callee]:
             for _ in range(times):
-                yield from in_order(found, callee)
+                yield from in_order(by_function, callee)
 
 
-def executions(found: Mapping[str, tuple[Site, ...]]) -> dict[str, int]:
+def executions(by_function: Mapping[str, tuple[Site, ...]]) -> dict[str, int]:
     """Returns how often a rank runs each function."""
-    times = dict.fromkeys(found, 0)
+    times = dict.fromkeys(by_function, 0)
     times["main"] = 1
-    for name, each in found.items():
+    for name, each in by_function.items():
         for site in each:
             if isinstance(site, tuple):
                 times[site[0]] += site[1] * times[name]
@@ -121,9 +123,9 @@ def executions(found: Mapping[str, tuple[Site, ...]]) -> dict[str, int]:
 
 
 def _visit(
-    program: Program, name: str, callers: tuple[str, ...], found: dict[str, tuple[Site, ...]]
+    program: Program, name: str, callers: tuple[str, ...], by_function: dict[str, tuple[Site, ...]]
 ) -> None:
-    if name in found:
+    if name in by_function:
         return
     if name in callers:
         circle = " -> ".join((*callers[callers.index(name) :], name))
@@ -134,8 +136,8 @@ def _visit(
     own = tuple(site for op in function.ops if (site := _site(function, op)) is not None)
     for site in own:
         if isinstance(site, tuple):
-            _visit(program, site[0], (*callers, name), found)
-    found[name] = own
+            _visit(program, site[0], (*callers, name), by_function)
+    by_function[name] = own
 
 
 def _site(function: Function, op: Op) -> Site | None:

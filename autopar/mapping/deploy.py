@@ -70,4 +70,4 @@ def rank_table(mesh: ProcessMesh, processes: Sequence[int], parts: Parts) -> tup
     """
     coords = dict(zip(mesh.ids, product(*map(range, mesh.shape)), strict=True))
     entries = ((coords[process], process) for process in processes)
-    return tuple(RankEntry(parts.program_at(at), at, process) for at, process in entries)
+    return tuple(RankEntry(parts.program_at(place), place, process) for place, process in entries)

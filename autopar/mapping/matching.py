@@ -71,10 +71,10 @@ def _sizes(met: Meeting, kind: str) -> tuple[Sizes, Sizes]:
     """Returns the sizes of what every rank must bring, and of what it must get."""
     brings, gets = met.of_first(), met.of_first()
     for dim in declared(kind).dims:
-        at = met.dim(dim.name)
-        whole = met.settings[dim.size] if dim.size else brings[at]
-        brings[at] = _PARTS[dim.brings](met, whole)
-        gets[at] = _PARTS[dim.gets](met, whole)
+        dim_number = met.dim(dim.name)
+        whole = met.settings[dim.size] if dim.size else brings[dim_number]
+        brings[dim_number] = _PARTS[dim.brings](met, whole)
+        gets[dim_number] = _PARTS[dim.gets](met, whole)
     return brings, gets
 
 
@@ -84,8 +84,8 @@ def _whole(met: Meeting, size: Ints) -> Ints:
 
 def _held(met: Meeting, size: Ints) -> Ints:
     held = met.settings["block"]
-    found: Ints = np.clip(size - _numbering(met).held_by(met.group.position) * held, 0, held)
-    return found
+    extent: Ints = np.clip(size - _numbering(met).held_by(met.group.position) * held, 0, held)
+    return extent
 
 
 def _window(met: Meeting, size: Ints) -> Ints:
@@ -98,8 +98,8 @@ def _window(met: Meeting, size: Ints) -> Ints:
     high = np.where(count > 0, low + span, low)
     if met.others.get("fill") == "none":
         low, high = np.clip(low, 0, size), np.clip(high, 0, size)
-    found: Ints = high - low
-    return found
+    extent: Ints = high - low
+    return extent
 
 
 def _numbering(met: Meeting) -> Numbering:
@@ -126,7 +126,7 @@ class Matcher:
         self._world = deployment.world_size
         table = np.asarray([entry.coords for entry in deployment.ranks], np.int64)
         table = table.reshape(self._world, len(deployment.axes))
-        self._coords = {axis: table[:, at] for at, axis in enumerate(deployment.axes)}
+        self._coords = {axis: table[:, column] for column, axis in enumerate(deployment.axes)}
         self._values: dict[IntExpr, Ints] = {}
         self._open = OpenValues()
         self._fitting: set[object] = set()
@@ -207,13 +207,13 @@ def _everyone(parties: Sequence[Ints]) -> Ints:
 
 def _malformed(each: Collective) -> str:
     """Returns what is wrong with a collective by itself; "" if nothing is."""
-    found = DECLARED.get(each.op.kind)
-    if found is None:
+    declaration = DECLARED.get(each.op.kind)
+    if declaration is None:
         return "unknown kind of collective"
-    missing = [name for name in found.needed if name not in each.integers]
+    missing = [name for name in declaration.needed if name not in each.integers]
     if missing:
         return f"argument {missing[0]} is missing or no integer"
-    for name in (dim.name for dim in found.dims):
+    for name in (dim.name for dim in declaration.dims):
         dim = each.integers[name]
         if not isinstance(dim, int) or not 0 <= dim < len(each.operand.shape):
             return f"{name}={dim} is no dimension of a tensor with {len(each.operand.shape)}"

@@ -49,14 +49,14 @@ def programs_of(program: Program) -> Parts:
     mesh, main = program.mesh, program.main
     assert mesh is not None
     slices = tuple(dict.fromkeys(sorted(_slices(main))))
-    found: dict[frozenset[Fixed], int] = {}
+    numbers: dict[frozenset[Fixed], int] = {}
     programs: list[Program] = []
     for coords in _kinds_of_ranks(mesh, slices):
         here = _slices_at(slices, coords)
-        if here not in found:
-            found[here] = len(programs)
+        if here not in numbers:
+            numbers[here] = len(programs)
             programs.append(program.with_main(_part(main, here)) if slices else program)
-    return Parts(tuple(programs), mesh.dim_names, slices, found)
+    return Parts(tuple(programs), mesh.dim_names, slices, numbers)
 
 
 def _slices(function: Function) -> Iterator[Fixed]:
@@ -80,7 +80,7 @@ def _kinds_of_ranks(mesh: ProcessMesh, slices: Iterable[Fixed]) -> Iterator[dict
         named[axis].add(index)
     choices = []
     for axis, indices in named.items():
-        other = next((at for at in range(mesh.axis_size(axis)) if at not in indices), None)
+        other = next((index for index in range(mesh.axis_size(axis)) if index not in indices), None)
         choices.append(sorted(indices if other is None else {*indices, other}))
     for coords in product(*choices):
         yield dict(zip(named, coords, strict=True))

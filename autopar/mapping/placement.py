@@ -110,7 +110,7 @@ def cheapest_order(
     for order in permutations(mesh.dim_names):
         model = CommunicationModel(cluster, mesh, order)
         seconds = sum(
-            each.count * model.seconds(declared(each.kind).price, each.nbytes, each.axes)
+            each.count * model.collective_seconds(declared(each.kind).price, each.nbytes, each.axes)
             for each in volume
         )
         if seconds < least:

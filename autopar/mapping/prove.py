@@ -79,8 +79,8 @@ def _memberships(deployment: Deployment) -> tuple[dict[str, Membership], list[st
     groups: dict[str, Membership] = {}
     problems: list[str] = []
     for name, lists in deployment.groups.items():
-        groups[name], found = membership(name, lists, deployment.world_size)
-        problems.extend(found)
+        groups[name], wrong = membership(name, lists, deployment.world_size)
+        problems.extend(wrong)
     return groups, problems
 
 

@@ -34,18 +34,22 @@ class Strip:
 
 def distribution_attributes(program: Program) -> list[str]:
     """Returns every place of a program that says something about distribution."""
-    found = ["the program has a mesh"] if program.mesh is not None else []
+    attributes = ["the program has a mesh"] if program.mesh is not None else []
     for function in program.functions.values():
         for value in function.values.values():
             if value.dist is not None or value.origin is not None:
-                found.append(f"@{function.name}: %{value.name} has a layout ({value.loc})")
+                attributes.append(f"@{function.name}: %{value.name} has a layout ({value.loc})")
         for op in function.ops:
             results = ", ".join(f"%{name}" for name in op.results)
             if op.dist is not None or op.origin is not None:
-                found.append(f"@{function.name}: {results} = {op.kind} has a choice ({op.loc})")
+                attributes.append(
+                    f"@{function.name}: {results} = {op.kind} has a choice ({op.loc})"
+                )
             if is_collective(op.kind) and op.arg("axes") is not None:
-                found.append(f"@{function.name}: {results} = {op.kind} names mesh axes ({op.loc})")
-    return found
+                attributes.append(
+                    f"@{function.name}: {results} = {op.kind} names mesh axes ({op.loc})"
+                )
+    return attributes
 
 
 def _stripped(function: Function) -> Function:

@@ -32,10 +32,10 @@ class Traffic:
 
 def traffic(program: Program, mesh: ProcessMesh) -> tuple[Traffic, ...]:
     """Returns what a rank of a partitioned program communicates, in order of first appearance."""
-    found = sites(program)
-    times = executions(found)
+    by_function = sites(program)
+    times = executions(by_function)
     counts: dict[tuple[str, tuple[str, ...], int], int] = {}
-    for name, each in found.items():
+    for name, each in by_function.items():
         for site in each:
             if isinstance(site, Collective):
                 nbytes = collective_bytes(site, mesh)
@@ -49,5 +49,7 @@ def collective_bytes(site: Collective, mesh: ProcessMesh) -> int:
     origin = dict.fromkeys(mesh.dim_names, 0)
     # The process at the origin has the first block of everything, and no block is larger.
     operand, result = (shape_at(value.shape, origin) for value in (site.operand, site.result))
-    found = declared(site.op.kind, site.op.loc)
-    return communicated_bytes(found, dict(site.op.args), operand, result, site.result.itemsize)
+    declaration = declared(site.op.kind, site.op.loc)
+    return communicated_bytes(
+        declaration, dict(site.op.args), operand, result, site.result.itemsize
+    )

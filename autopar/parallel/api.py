@@ -135,7 +135,7 @@ def parallelize(
     _check_types(model, seed, outputs)
     expect(FLAG, torch_compile=torch_compile, check_inputs=check_inputs, local=local)
     _check_options(mesh, parameters, outputs, placement)
-    options = CompileOptions.of(
+    options = CompileOptions.from_arguments(
         mesh=mesh,
         devices=devices,
         strategy=strategy,

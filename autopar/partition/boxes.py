@@ -35,12 +35,12 @@ def box_of(layout: Layout) -> Box:
 
 def is_in(mesh: ProcessMesh) -> IntExpr:
     """Returns 1 on the processes of a slice, and 0 elsewhere."""
-    found: IntExpr = 1
+    inside: IntExpr = 1
     for axis, index in mesh.fixed:
         if mesh.root.axis_size(axis) > 1:
             near = minimum(Coord(axis) + (1 - index), multiply(Coord(axis), -1) + (index + 1))
-            found = multiply(found, maximum(0, near))
-    return found
+            inside = multiply(inside, maximum(0, near))
+    return inside
 
 
 def with_boxes(signature: Signature, values: Mapping[str, Value]) -> Signature:

@@ -30,7 +30,7 @@ from autopar.ir.collectives import ALL_REDUCE, BROADCAST, REDUCE_SCATTER, is_col
 from autopar.ir.ops.shape.view import VIEWS
 from autopar.ir.program import Function, Op, OpDist, Program, Value
 
-WAITING = ("", "update")
+DEFERRED = ("", "update")
 """The groups of sums that nobody waits for: before the updates, and of these."""
 
 
@@ -64,7 +64,7 @@ class Coalesce:
         joined: set[str] = set()
         while True:
             coalescing = _Coalescing(function, model, self, joined)
-            function = coalescing.run()
+            function = coalescing.coalesce()
             if not coalescing.has_put_off:
                 return function
 
@@ -117,18 +117,18 @@ class _Coalescing:
         self.placed: dict[int, list[Op]] = {}
         self.dropped: set[int] = set()
 
-    def run(self) -> Function:
+    def coalesce(self) -> Function:
         ops = self._hoisted()
-        for at, op in enumerate(ops):
-            self._look_at(at, op)
+        for index, op in enumerate(ops):
+            self._look_at(index, op)
         for bucket in dict.fromkeys(self.bucket_of.values()):
             self._finish(bucket, len(ops) - 1)
-        found: list[Op] = []
-        for at, op in enumerate(ops):
-            if at not in self.dropped:
-                found.append(op)
-            found.extend(self.placed.get(at, ()))
-        return replace(self.function, ops=tuple(found), values=self.values)
+        ordered: list[Op] = []
+        for index, op in enumerate(ops):
+            if index not in self.dropped:
+                ordered.append(op)
+            ordered.extend(self.placed.get(index, ()))
+        return replace(self.function, ops=tuple(ordered), values=self.values)
 
     def _hoisted(self) -> list[Op]:
         """Returns the ops with each reduction right behind what computes its operand."""
@@ -137,43 +137,43 @@ class _Coalescing:
             if self._is_reduction(op) and op.operands[0] in self.producers:
                 moved.setdefault(id(self.producers[op.operands[0]]), []).append(op)
         gone = {id(op) for ops in moved.values() for op in ops}
-        found: list[Op] = []
+        ordered: list[Op] = []
         for op in self.function.ops:
             if id(op) not in gone:
-                _append_with(found, op, moved)
-        return found
+                _append_with(ordered, op, moved)
+        return ordered
 
-    def _look_at(self, at: int, op: Op) -> None:
+    def _look_at(self, index: int, op: Op) -> None:
         read = [self.bucket_of[name] for name in op.operands if name in self.bucket_of]
         if op.kind in VIEWS and len(read) == len(op.operands) == 1:
             read[0].after.append(op)
             self.bucket_of[op.results[0]] = read[0]
-            self.dropped.add(at)
+            self.dropped.add(index)
             return
         if len(read) == 1 and self._is_put_off(op):
             read[0].after.append(op)
             read[0].sums += 1
             self.bucket_of[op.results[0]] = read[0]
-            self.dropped.add(at)
+            self.dropped.add(index)
             return
         for bucket in dict.fromkeys(read):
-            self._finish(bucket, at - 1)
+            self._finish(bucket, index - 1)
         if self._is_joinable(op):
-            self._join(at, op)
+            self._join(index, op)
 
     def _is_put_off(self, op: Op) -> bool:
         """Whether a sum of a bucket's result is reduced over further axes, and nobody waits."""
-        return self._is_reduction(op) and self._group(op) in WAITING
+        return self._is_reduction(op) and self._group(op) in DEFERRED
 
-    def _join(self, at: int, op: Op) -> None:
+    def _join(self, index: int, op: Op) -> None:
         key, nbytes = self._key(op), self._nbytes(op)
         if key in self.open and self.open[key].nbytes + nbytes > self.options.bucket_bytes:
             self._close(self.open[key])
         bucket = self.open.setdefault(key, _Bucket(key))
         bucket.ops.append(op)
-        bucket.last, bucket.nbytes = at, bucket.nbytes + nbytes
+        bucket.last, bucket.nbytes = index, bucket.nbytes + nbytes
         self.bucket_of[op.results[0]] = bucket
-        self.dropped.add(at)
+        self.dropped.add(index)
 
     def _close(self, bucket: _Bucket) -> None:
         """Lets nothing more into a bucket, and places its collective."""
@@ -190,11 +190,11 @@ class _Coalescing:
             if alone:
                 self.joined.add(bucket.ops[0].results[0])
 
-    def _finish(self, bucket: _Bucket, at: int) -> None:
+    def _finish(self, bucket: _Bucket, index: int) -> None:
         """Places what takes the results of a bucket, behind the op at a position."""
         if self.open.get(bucket.key) is bucket:
             self._close(bucket)
-        self.placed.setdefault(at, []).extend(bucket.after)
+        self.placed.setdefault(index, []).extend(bucket.after)
         self.bucket_of = {name: own for name, own in self.bucket_of.items() if own is not bucket}
 
     def _is_reduction(self, op: Op) -> bool:
@@ -245,7 +245,7 @@ class _Coalescing:
                     later += reader.results
                 elif (reader.phase, reader.microbatch) == (made.phase, made.microbatch):
                     return "awaited"
-        return WAITING[made.phase == "update"]
+        return DEFERRED[made.phase == "update"]
 
     def _source(self, op: Op) -> OpDist | None:
         """Returns who computes on the operand: of what is sent, another slice of the mesh."""
@@ -265,22 +265,22 @@ class _Coalescing:
         scattered = last.kind == REDUCE_SCATTER
         lead, kept = ((self._parts(last),), (1,)) if scattered else ((), ())
         dim = len(lead)
-        found: list[Op] = []
+        filling: list[Op] = []
         flat: list[str] = []
         for op in members:
             operand = self.values[op.operands[0]]
             size = math.prod(operand.known_shape) // math.prod(lead)
             name = self._value(f"{op.results[0]}.flat", operand, (*lead, size))
             view = _view(op, operand.name, name, (*lead, size))
-            found.append(replace(view, dist=self._source(op)))
+            filling.append(replace(view, dist=self._source(op)))
             flat.append(name)
         total = sum(self._size(name, dim) for name in flat)
         like = self.values[last.operands[0]]
         bucket = self._value(f"{last.results[0]}.bucket", like, (*lead, total))
         reduced = self._value(f"{last.results[0]}.reduced", like, (*kept, total))
         joined = emitted.cat(flat, dim).instead_of(last, bucket)
-        found.append(replace(joined, dist=self._source(last)))
-        found.append(replace(last.with_operands([bucket]), results=(reduced,)))
+        filling.append(replace(joined, dist=self._source(last)))
+        filling.append(replace(last.with_operands([bucket]), results=(reduced,)))
         self.joined.add(reduced)
         taken: list[Op] = []
         start = 0
@@ -288,7 +288,7 @@ class _Coalescing:
             end = start + self._size(name, dim)
             taken.extend(self._sliced(op, reduced, dim, start, end))
             start = end
-        return found, taken
+        return filling, taken
 
     def _size(self, name: str, dim: int) -> int:
         return self.values[name].known_shape[dim]
@@ -300,7 +300,7 @@ class _Coalescing:
         piece = self._value(f"{result.name}.slice", result, shape)
         # The caller may keep an output, which must not keep the buffer.
         take = emitted.slice_copy if result.name in self.outputs else emitted.slice_
-        yield take(start, end, dim).of(buffer).instead_of(op, piece)
+        yield take(start, end, dim).with_operand(buffer).instead_of(op, piece)
         yield _view(op, piece, result.name, result.known_shape)
 
     def _value(self, name: str, like: Value, shape: tuple[int, ...]) -> str:
@@ -312,11 +312,11 @@ class _Coalescing:
         return fresh
 
 
-def _append_with(found: list[Op], op: Op, moved: Mapping[int, Sequence[Op]]) -> None:
+def _append_with(ordered: list[Op], op: Op, moved: Mapping[int, Sequence[Op]]) -> None:
     """Appends an op, and those that are to follow it."""
-    found.append(op)
+    ordered.append(op)
     for each in moved.get(id(op), ()):
-        _append_with(found, each, moved)
+        _append_with(ordered, each, moved)
 
 
 def _axes(op: Op) -> tuple[str, ...]:
@@ -331,4 +331,4 @@ def is_known(value: Value) -> bool:
 
 
 def _view(op: Op, operand: str, result: str, shape: tuple[int, ...]) -> Op:
-    return emitted.view(shape).of(operand).instead_of(op, result)
+    return emitted.view(shape).with_operand(operand).instead_of(op, result)

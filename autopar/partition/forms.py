@@ -46,7 +46,7 @@ class Prices:
         """Returns the seconds of a way to windows."""
         key = way, dtype
         if key not in self._windows:
-            self._windows[key] = way.seconds(dtype, self._evaluator)
+            self._windows[key] = way.local_seconds(dtype, self._evaluator)
         return self._windows[key]
 
 
@@ -155,8 +155,8 @@ class Forms:
             [[(way.layout, prices.windows(way, self.dtype)) for way in g] for g in groups],
         )
         self.parents[lifetime] = {layout: source for source, layout in made.steps}
-        for group, at in zip(groups, made.ways, strict=True):
-            self.ways[lifetime, group] = group[at]
+        for group, chosen in zip(groups, made.ways, strict=True):
+            self.ways[lifetime, group] = group[chosen]
 
 
 def _parts(layout: Layout) -> int:

@@ -55,7 +55,7 @@ class Interfaces:
         self.program = program
         self._known: dict[object, Interface] = {}
 
-    def of(self, op: Op, function: Function) -> Interface:
+    def interface_of(self, op: Op, function: Function) -> Interface:
         """Returns the interface of an op of a function.
 
         Raises:
@@ -130,12 +130,16 @@ def _check(rule: Rule, op: Op, dist: OpDist) -> None:
 def _with_rule(rule: Rule, op: Op, dist: OpDist) -> Interface:
     kind, args = rank_call(rule, dist, op.kind)
     return Interface(
-        tuple(consumed(rule, dist, at) for at in range(len(rule.operands))),
-        tuple(produced(rule, dist, at) for at in range(len(rule.results))),
+        tuple(consumed(rule, dist, position) for position in range(len(rule.operands))),
+        tuple(produced(rule, dist, position) for position in range(len(rule.results))),
         kind,
         args,
         _identity(rule, dist),
-        {at: ways for at in range(len(rule.operands)) if (ways := window_ways(rule, dist, at))},
+        {
+            position: ways
+            for position in range(len(rule.operands))
+            if (ways := window_ways(rule, dist, position))
+        },
     )
 
 
@@ -149,12 +153,12 @@ def _identity(rule: Rule, dist: OpDist) -> tuple[tuple[str, str], ...]:
         return ()
     empty = [factor for factor, dim in dist.factors if _may_be_empty(dim, dist.mesh)]
     monoids = [
-        {rule.reduce[factor, at] for factor in empty if (factor, at) in rule.reduce}
-        for at in range(len(rule.results))
+        {rule.reduce[factor, position] for factor in empty if (factor, position) in rule.reduce}
+        for position in range(len(rule.results))
     ]
-    if not any(monoids) or any(SAME in found for found in monoids):
+    if not any(monoids) or any(SAME in kinds for kinds in monoids):
         return ()
-    return (("identity", ",".join(min(found, default="-") for found in monoids)),)
+    return (("identity", ",".join(min(kinds, default="-") for kinds in monoids)),)
 
 
 def _may_be_empty(dim: DimLayout, mesh: ProcessMesh) -> bool:

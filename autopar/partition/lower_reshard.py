@@ -40,7 +40,7 @@ from autopar.ir.layout import (
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg
 from autopar.ir.rules.numbering import Numbering
-from autopar.ir.rules.rule import number
+from autopar.ir.rules.rule import as_number
 from autopar.ir.rules.window import Redistribution, Window
 
 
@@ -107,7 +107,7 @@ def _shape(parts: Sequence[_Part]) -> _Shape:
 
 
 def _whole(layout: Layout) -> list[_Part]:
-    return [_Part(at, 1, dim, dim) for at, dim in enumerate(layout.dims)]
+    return [_Part(dim_number, 1, dim, dim) for dim_number, dim in enumerate(layout.dims)]
 
 
 def _unexposed(layout: Layout) -> _Shape:
@@ -121,15 +121,15 @@ def _exposures(layout: Layout, move: Move) -> tuple[list[_Part], list[_Part]]:
         places = [_widen(place, layout, move) for place in places]
     before: list[_Part] = []
     after: list[_Part] = []
-    for at, (old, new) in enumerate(zip(layout.dims, move.layout.dims, strict=True)):
-        mine = sorted((p for p in places if p.dim == at), key=_position)
+    for number, (old, new) in enumerate(zip(layout.dims, move.layout.dims, strict=True)):
+        mine = sorted((p for p in places if p.dim == number), key=_position)
         if mine:
             pair = _exposed(old, new, mine, layout.mesh)
             before += pair[0]
             after += pair[1]
         else:
-            before.append(_Part(at, 1, old, old))
-            after.append(_Part(at, 1, new, new))
+            before.append(_Part(number, 1, old, old))
+            after.append(_Part(number, 1, new, new))
     return before, after
 
 
@@ -148,19 +148,19 @@ def _exposed(
     old: DimLayout, new: DimLayout, places: Sequence[Place], mesh: ProcessMesh
 ) -> tuple[list[_Part], list[_Part]]:
     """Returns a dimension cut at places, or whole if all but one place is one element anyway."""
-    at = places[0].dim
+    number = places[0].dim
     was, now = cut(old, places, mesh), cut(new, places, mesh)
     if was is None or now is None:
         raise VerificationError("a move doesn't fit its layout", [f"{places} of {old} to {new}"])
     if len(places) == 1 and all(local_dim_size(part, mesh) == 1 for part in was[::2]):
-        return [_Part(at, 1, old, was[1])], [_Part(at, 1, new, now[1])]
+        return [_Part(number, 1, old, was[1])], [_Part(number, 1, new, now[1])]
     before: list[_Part] = []
     after: list[_Part] = []
     outer: IntExpr = 1
     for position, (mine, then) in enumerate(zip(was, now, strict=True)):
         if position % 2 or can_exceed(dim_size(mine), 1) or dim_axes(mine):
-            before.append(_Part(at, outer, mine, mine))
-            after.append(_Part(at, outer, then, then))
+            before.append(_Part(number, outer, mine, mine))
+            after.append(_Part(number, outer, then, then))
         outer = multiply(outer, dim_size(mine))
     return before, after
 
@@ -271,18 +271,18 @@ def _runs(layout: Layout) -> tuple[tuple[str, ...], ...]:
     return (*(sub.axes for dim in layout.dims for sub in dim), layout.partial_axes)
 
 
-def _with(dims: tuple[DimLayout, ...], at: int, dim: DimLayout) -> tuple[DimLayout, ...]:
-    return (*dims[:at], dim, *dims[at + 1 :])
+def _with(dims: tuple[DimLayout, ...], number: int, dim: DimLayout) -> tuple[DimLayout, ...]:
+    return (*dims[:number], dim, *dims[number + 1 :])
 
 
-def _reblock(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
+def _redistribute(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
     dim = _changed(before, after, move.target)
     mesh = move.layout.mesh
     held, read = (parts[dim].layout for parts in (before, after))
     sizes = tuple(mesh.axis_size(axis) for axis in move.axes)
     positions = (tuple(map(move.axes.index, dim_axes(cut))) for cut in (held, read))
-    size = number(dim_size(held))
-    exchange = Redistribution(
+    size = as_number(dim_size(held))
+    redistribution = Redistribution(
         size,
         _largest(held, mesh),
         size,
@@ -290,12 +290,12 @@ def _reblock(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lo
         Window("", fill="none"),
         Numbering(sizes, *positions),
     )
-    return REDISTRIBUTE, iter((("dim", dim), *exchange.args, ("axes", move.axes)))
+    return REDISTRIBUTE, iter((("dim", dim), *redistribution.args, ("axes", move.axes)))
 
 
 def _largest(dim: DimLayout, mesh: ProcessMesh) -> int:
     """Returns the number of elements that a process holds of a dimension at most."""
-    return number(prod(block_size(sub.size, mesh.axes_size(sub.axes)) for sub in dim))
+    return as_number(prod(block_size(sub.size, mesh.axes_size(sub.axes)) for sub in dim))
 
 
 def _to_partial(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:
@@ -311,7 +311,7 @@ _OPS = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
-    "reblock": _reblock,
+    "reblock": _redistribute,
     "slice": _slice,
     "to_partial": _to_partial,
     "reshape_empty": _reshape_empty,
@@ -326,9 +326,10 @@ def _changed(before: Sequence[_Part], after: Sequence[_Part], place: Place | Non
     """Returns the position of the part that holds a place."""
     if place is None:
         raise ValueError("the move has no place")
-    for at, part in enumerate(after):
-        if part.dim == place.dim and _is_in(place, part) and before[at].layout != part.layout:
-            return at
+    for position, part in enumerate(after):
+        is_changed = before[position].layout != part.layout
+        if part.dim == place.dim and is_changed and _is_in(place, part):
+            return position
     raise ValueError(f"no dimension holds {place}")
 
 

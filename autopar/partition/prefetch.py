@@ -35,7 +35,7 @@ class Prefetch:
     def __call__(self, program: Program) -> Program:
         """Returns the program with its gathers ahead of their readers."""
         functions = {
-            name: _Prefetching(function, self.ahead_bytes).run()
+            name: _Prefetching(function, self.ahead_bytes).prefetch()
             for name, function in program.functions.items()
         }
         return replace(program, functions=functions)
@@ -46,63 +46,63 @@ class _Prefetching:
 
     def __init__(self, function: Function, ahead_bytes: int) -> None:
         self.function = function
-        self.gathers = [at for at, op in enumerate(function.ops) if self._is_gather(op)]
-        largest = max((self._nbytes(at) for at in self.gathers), default=0)
+        self.gathers = [index for index, op in enumerate(function.ops) if self._is_gather(op)]
+        largest = max((self._nbytes(index) for index in self.gathers), default=0)
         self.room = min(ahead_bytes, largest)
         self.readers = _first_readers(function.ops)
         self.ahead: list[tuple[int, int]] = []
 
-    def run(self) -> Function:
+    def prefetch(self) -> Function:
         ops = self.function.ops
         before: dict[int, list[Op]] = {}
         earliest = _earliest(self.function)
-        for at in self.gathers:
-            before.setdefault(self._start(at, earliest[at]), []).append(ops[at])
-            read = self.readers.get(ops[at].results[0], len(ops))
-            insort(self.ahead, (read, self._nbytes(at)))
+        for index in self.gathers:
+            before.setdefault(self._start(index, earliest[index]), []).append(ops[index])
+            read = self.readers.get(ops[index].results[0], len(ops))
+            insort(self.ahead, (read, self._nbytes(index)))
         moved = frozenset(self.gathers)
-        found: list[Op] = []
-        for at, op in enumerate(ops):
-            found.extend(before.get(at, ()))
-            if at not in moved:
-                found.append(op)
-        return replace(self.function, ops=tuple(found))
+        ordered: list[Op] = []
+        for index, op in enumerate(ops):
+            ordered.extend(before.get(index, ()))
+            if index not in moved:
+                ordered.append(op)
+        return replace(self.function, ops=tuple(ordered))
 
-    def _start(self, at: int, earliest: int) -> int:
+    def _start(self, gather: int, earliest: int) -> int:
         """Returns the op before which a gather starts, given the gathers that moved before it."""
-        held = self._nbytes(at)
+        held = self._nbytes(gather)
         for read, nbytes in reversed(self.ahead):
             held += nbytes
             if read <= earliest or held > self.room:
-                return min(at, max(earliest, read))
+                return min(gather, max(earliest, read))
         return earliest
 
     def _is_gather(self, op: Op) -> bool:
         return op.kind == ALL_GATHER and is_known(self.function.values[op.results[0]])
 
-    def _nbytes(self, at: int) -> int:
-        value = self.function.values[self.function.ops[at].results[0]]
+    def _nbytes(self, gather: int) -> int:
+        value = self.function.values[self.function.ops[gather].results[0]]
         return math.prod(value.known_shape) * value.itemsize
 
 
 def _earliest(function: Function) -> list[int]:
     """Returns the place before which each op's operands aren't known, or its phase hasn't begun."""
     known: dict[str, int] = {}
-    found: list[int] = []
+    earliest: list[int] = []
     begin, lifetime = 0, None
-    for at, op in enumerate(function.ops):
+    for index, op in enumerate(function.ops):
         if (op.phase, op.microbatch) != lifetime:
-            begin, lifetime = at, (op.phase, op.microbatch)
-        found.append(max((known.get(name, 0) for name in op.operands), default=begin))
-        found[-1] = max(found[-1], begin)
-        known.update(dict.fromkeys(op.results, at + 1))
-    return found
+            begin, lifetime = index, (op.phase, op.microbatch)
+        earliest.append(max((known.get(name, 0) for name in op.operands), default=begin))
+        earliest[-1] = max(earliest[-1], begin)
+        known.update(dict.fromkeys(op.results, index + 1))
+    return earliest
 
 
 def _first_readers(ops: Sequence[Op]) -> dict[str, int]:
     """Returns the first op that reads each value."""
-    found: dict[str, int] = {}
-    for at, op in enumerate(ops):
+    readers: dict[str, int] = {}
+    for index, op in enumerate(ops):
         for name in op.operands:
-            found.setdefault(name, at)
-    return found
+            readers.setdefault(name, index)
+    return readers

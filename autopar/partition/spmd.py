@@ -51,7 +51,7 @@ class Partition:
         planner = self.planner or ReshardPlanner(CommunicationModel(self.cluster, program.mesh))
         interfaces = Interfaces(program)
         functions = {
-            name: _FunctionPartitioner(function, interfaces, planner).run()
+            name: _FunctionPartitioner(function, interfaces, planner).partition()
             if name == "main" or is_distributed(function)
             else function
             for name, function in program.functions.items()
@@ -66,25 +66,25 @@ class _FunctionPartitioner:
     def __init__(self, function: Function, interfaces: Interfaces, planner: ReshardPlanner) -> None:
         self.function = function
         self.interfaces = interfaces
-        self.prices, self.waiting_prices = Prices(planner), Prices(planner.waiting)
+        self.prices, self.deferred_prices = Prices(planner), Prices(planner.deferred)
         self.ops: list[Op] = []
         self.values: dict[str, Value] = {}
         self.forms: dict[str, Forms] = {}
         self.counts: dict[str, int] = {}
         self.stored = self._stored_layouts()
-        self.waiting = {name for op in function.ops for name in op.results}
-        self.waiting -= awaited(function.ops)
+        self.deferred = {name for op in function.ops for name in op.results}
+        self.deferred -= awaited(function.ops)
 
-    def run(self) -> Function:
+    def partition(self) -> Function:
         function = self.function
-        found = [self.interfaces.of(op, function) for op in function.ops]
-        self._collect_needs(found)
+        interfaces = [self.interfaces.interface_of(op, function) for op in function.ops]
+        self._collect_needs(interfaces)
         for name in function.inputs:
             value = function.values[name]
             self._add_form(value, self.stored[name], value.origin, ("", 0))
         producers = function.producers()
         is_update = False
-        for op, interface in zip(function.ops, found, strict=True):
+        for op, interface in zip(function.ops, interfaces, strict=True):
             if op.phase == "update" and not is_update:
                 is_update = True
                 self._send_outputs(producers)
@@ -126,14 +126,16 @@ class _FunctionPartitioner:
             )
         return stored
 
-    def _collect_needs(self, found: list[Interface]) -> None:
+    def _collect_needs(self, interfaces: list[Interface]) -> None:
         values = self.function.values
         self.forms = {n: Forms(value.dtype, self.stored[n]) for n, value in values.items()}
-        for op, interface in zip(self.function.ops, found, strict=True):
+        for op, interface in zip(self.function.ops, interfaces, strict=True):
             lifetime = lifetime_of(op)
-            for at, (name, layout) in enumerate(zip(op.operands, interface.needs, strict=True)):
-                if at in interface.windows:
-                    self.forms[name].need_windows(interface.windows[at], lifetime)
+            for position, (name, layout) in enumerate(
+                zip(op.operands, interface.needs, strict=True)
+            ):
+                if position in interface.windows:
+                    self.forms[name].need_windows(interface.windows[position], lifetime)
                 else:
                     self.forms[name].need(layout, lifetime)
         producers = self.function.producers()
@@ -143,10 +145,12 @@ class _FunctionPartitioner:
 
     def _add_op(self, op: Op, interface: Interface) -> None:
         operands = [
-            self._demand_window(name, interface.windows[at], op)
-            if at in interface.windows
+            self._demand_window(name, interface.windows[position], op)
+            if position in interface.windows
             else self._demand(name, layout, op)
-            for at, (name, layout) in enumerate(zip(op.operands, interface.needs, strict=True))
+            for position, (name, layout) in enumerate(
+                zip(op.operands, interface.needs, strict=True)
+            )
         ]
         results = []
         for name, layout in zip(op.results, interface.gives, strict=True):
@@ -177,9 +181,9 @@ class _FunctionPartitioner:
         """
         if now in self.forms[name].needed or self.forms[name].windows:
             return None
-        found = self.forms[name].first(self._prices(name))
-        is_early = found == self.stored[name] or not self.forms[name].is_gathered(found)
-        return found if found != made and is_early else None
+        reduced = self.forms[name].first(self._prices(name))
+        is_early = reduced == self.stored[name] or not self.forms[name].is_gathered(reduced)
+        return reduced if reduced != made and is_early else None
 
     def _demand(self, name: str, layout: Layout, reader: Op) -> str:
         """Returns the name of a form, made now if it isn't there yet."""
@@ -214,7 +218,7 @@ class _FunctionPartitioner:
 
     def _prices(self, name: str) -> Prices:
         """Returns what predicts the reshards of a value."""
-        return self.waiting_prices if name in self.waiting else self.prices
+        return self.deferred_prices if name in self.deferred else self.prices
 
     def _make(self, name: str, layout: Layout, reader: Op) -> None:
         """Makes a form from another, which may have to be made before."""

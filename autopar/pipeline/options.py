@@ -78,7 +78,7 @@ class CompileOptions:
     any_shape: bool = False
 
     @classmethod
-    def of(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
+    def from_arguments(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
         """Returns the options as Python callers give them.
 
         Raises:
@@ -86,7 +86,7 @@ class CompileOptions:
         """
         check_arguments(arguments)
         shard = arguments.get("shard") or {}
-        pins = tuple(Pin.of(pattern, mapping) for pattern, mapping in shard.items())
+        pins = tuple(Pin.from_entries(pattern, mapping) for pattern, mapping in shard.items())
         return _finished(_said(arguments, pins, in_python), arguments.get("plan"), in_python)
 
     @classmethod
@@ -173,7 +173,9 @@ def _said(arguments: CompileArguments, pins: tuple[Pin, ...], spelled: Spelling)
         memory_bytes=None if memory is None else parse_limit(memory),
         time_limit=_seconds(said["time_limit"], spelled),
         effort=_effort(said["effort"], spelled),
-        activations=tuple(ActivationPin.of(*each) for each in (said["activations"] or {}).items()),
+        activations=tuple(
+            ActivationPin.from_choice(*each) for each in (said["activations"] or {}).items()
+        ),
         any_shape=said["devices"] is not None,
     )
     if not options.any_shape:

@@ -20,7 +20,7 @@ from autopar.annotate import (
 from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.plan import Plan
-from autopar.completion.prepare.split_fused_weights import taken_apart
+from autopar.completion.prepare.split_fused_weights import split_fused_weights
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.problem.problem import Problem
 from autopar.completion.search.watch import Watch
@@ -106,7 +106,7 @@ def _compiled(
         for observer in observers:
             observer(name, done)
 
-    problem = Problem.of(annotated(program, options, seen), options.cluster)
+    problem = Problem.from_program(annotated(program, options, seen), options.cluster)
     lowering = lowering_of(problem, options, store)
     plan = found.plan if found is not None else planned(problem, lowering, options, watch)
     # What is known of ops takes memory, and only what is known of reshards is used below.
@@ -146,7 +146,7 @@ def annotated(program: Program, options: CompileOptions, seen: Observer = unseen
     """
     program = apply_mesh(program, options.mesh)
     if options.apart:
-        program = taken_apart(program)
+        program = split_fused_weights(program)
     if options.pins:
         program = apply_pins(program, options.mesh, options.pins)
     program = apply_op_pins(program, options.op_pins)

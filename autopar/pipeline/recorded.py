@@ -110,7 +110,7 @@ def _activations(known: Any, place: str) -> Iterator[ActivationPin]:
         if not isinstance(pin, list) or [type(word) for word in pin] != [str, str]:
             raise _unreadable(place, f"activations has {pin!r}")
         pattern, choice = pin
-        yield ActivationPin.of(pattern, choice, place)
+        yield ActivationPin.from_choice(pattern, choice, place)
 
 
 def _unreadable(place: str, why: str) -> InvalidInputError:

@@ -159,7 +159,7 @@ def fastest_shape(
         InvalidInputError: If there are no devices, or no plan fits into memory on any shape.
     """
     comparison = _Comparison(program, cluster, watch or Watch(), best)
-    return comparison.run([*mesh_shapes(devices)])
+    return comparison.fastest_of([*mesh_shapes(devices)])
 
 
 class _Comparison:
@@ -182,7 +182,7 @@ class _Comparison:
         self._plan: Plan | None = None
         self._problem: InvalidInputError | None = None
 
-    def run(self, meshes: Sequence[ProcessMesh]) -> Fastest:
+    def fastest_of(self, meshes: Sequence[ProcessMesh]) -> Fastest:
         """Tries shapes, those of fewer axes first."""
         self.count = len(meshes)
         for axes in range(1, MOST_AXES + 1):
@@ -211,7 +211,7 @@ class _Comparison:
         told = watch.on(self._part(mesh))
         told.tell(Progress("begun"))
         try:
-            problem = Problem.of(apply_mesh(self.program, mesh), self.cluster)
+            problem = Problem.from_program(apply_mesh(self.program, mesh), self.cluster)
             if problem.places.are_slices:
                 raise AnnotationError("only a program on a single mesh is searched")
             searched = Searched(problem, told)
@@ -276,7 +276,8 @@ def _precision(search: Search, mesh: ProcessMesh) -> float:
 def _promise(sizes: Sizes, tried: Mapping[Sizes, Shape]) -> float:
     """Returns about the seconds of a shape: those of one that joins two neighbouring axes."""
     joined = (
-        (*sizes[:at], sizes[at] * sizes[at + 1], *sizes[at + 2 :]) for at in range(len(sizes) - 1)
+        (*sizes[:index], sizes[index] * sizes[index + 1], *sizes[index + 2 :])
+        for index in range(len(sizes) - 1)
     )
     shapes = [tried[coarse] for coarse in joined if coarse in tried]
     return min((s.bound_seconds if s.is_dropped else s.seconds for s in shapes), default=0.0)
@@ -284,9 +285,9 @@ def _promise(sizes: Sizes, tried: Mapping[Sizes, Shape]) -> float:
 
 def _searched(mesh: ProcessMesh, searches: Sequence[Search], above: float) -> Shape:
     """Returns a shape with what search finds; the proof ends above so many seconds."""
-    found = [search.run(above=above) for search in searches]
-    seconds = min(each.seconds for each in found)
-    bound = min(*(each.bound_seconds for each in found), seconds)
+    plans = [search.best_at(above=above) for search in searches]
+    seconds = min(each.seconds for each in plans)
+    bound = min(*(each.bound_seconds for each in plans), seconds)
     return Shape(mesh, seconds, bound)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.cost import Cluster, CommunicationModel, evaluate, fullest_timeline
+from autopar.cost import Cluster, CommunicationModel, evaluate, peak_rank_timeline
 from autopar.ir.program import Program
 
 
@@ -39,14 +39,14 @@ def price(ranks: Program, cluster: Cluster, model: CommunicationModel | None = N
         cluster: The hardware.
         model: The seconds of collectives on the program's mesh, if they are known.
     """
-    found = evaluate(ranks, cluster, model=model)
-    timeline = fullest_timeline(ranks)
+    evaluation = evaluate(ranks, cluster, model=model)
+    timeline = peak_rank_timeline(ranks)
     return Price(
-        found.serialized_seconds,
-        found.overlapped_seconds,
-        found.communication_seconds,
-        found.communicated_bytes,
+        evaluation.serialized_seconds,
+        evaluation.overlapped_seconds,
+        evaluation.communication_seconds,
+        evaluation.communicated_bytes,
         timeline.peak_bytes,
-        found.transfer_seconds,
+        evaluation.transfer_seconds,
         timeline.host_bytes,
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autopar.completion.plan import Plan
-from autopar.completion.search.network.memory_price import FREE, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice
 from autopar.ir.program import Program
 
 PRICES = tuple(2.0**number for number in range(-2, 10))
@@ -79,7 +79,7 @@ class Walk:
     def __init__(
         self,
         base: LoweredPlan,
-        plan_at: Callable[[HeldPrice], LoweredPlan],
+        plan_at: Callable[[MemoryPrice], LoweredPlan],
         is_late: Callable[[], bool],
     ) -> None:
         self.base = base
@@ -104,7 +104,7 @@ class Walk:
         for each in PRICES[:: 1 if self._is_small else STRIDE]:
             if self._is_late():
                 return
-            dearer = HeldPrice.of_all(each * unit)
+            dearer = MemoryPrice.of_all(each * unit)
             after = self._plan_at(dearer)
             plans = (after, *self._between(cheaper, before, dearer, after))
             kept = tuple(plan for plan in plans if plan.seconds >= floor)
@@ -113,7 +113,7 @@ class Walk:
             cheaper, before = dearer, after
 
     def _between(
-        self, cheaper: HeldPrice, before: LoweredPlan, dearer: HeldPrice, after: LoweredPlan
+        self, cheaper: MemoryPrice, before: LoweredPlan, dearer: MemoryPrice, after: LoweredPlan
     ) -> Iterator[LoweredPlan]:
         """Yields plans at two prices at once."""
         if self._trains or before is after:
@@ -121,4 +121,4 @@ class Walk:
         for part in BETWEEN[after.seconds > FAR * before.seconds]:
             if self._is_late():
                 return
-            yield self._plan_at(HeldPrice(cheaper.early, dearer.early, part))
+            yield self._plan_at(MemoryPrice(cheaper.early, dearer.early, part))

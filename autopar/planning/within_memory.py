@@ -25,7 +25,7 @@ from autopar.completion.plan import Plan
 from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import leanest, strategies
-from autopar.cost import evaluate, fullest_timeline
+from autopar.cost import evaluate, peak_rank_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.program import Program
 from autopar.partition.recompute import DoesNotFit, Learned, Recomputer
@@ -96,13 +96,13 @@ class Within:
 
     def _forecast(self, best: Outcome, memory_bytes: int) -> Plan:
         """Returns the plan of an outcome, with what is predicted of it."""
-        base, found = self.base.plan.forecast, best.plan.plan
+        base, plan = self.base.plan.forecast, best.plan.plan
         if base is None:
-            return found
-        name = found.forecast.plan if found.forecast else f"preset {best.plan.strategy}"
+            return plan
+        name = plan.forecast.plan if plan.forecast else f"preset {best.plan.strategy}"
         bound = self.least_seconds(best, memory_bytes)
         known = Forecast(name, best.plan.seconds, bound, is_limited=True)
-        return replace(found, forecast=known)
+        return replace(plan, forecast=known)
 
     def least_seconds(self, best: Outcome, memory_bytes: int) -> float:
         """Returns seconds that every plan takes at least that fits, whatever it computes again.
@@ -116,8 +116,8 @@ class Within:
         more, fewer = best.seconds - self.base.seconds, self.base.peak_bytes - memory_bytes
         if not searches or more <= 0 or fewer <= 0 or self.searched.watch.is_late:
             return least
-        found = least_seconds_within(searches, memory_bytes, best.seconds, more / fewer)
-        return max(least, min(found, best.seconds))
+        bound = least_seconds_within(searches, memory_bytes, best.seconds, more / fewer)
+        return max(least, min(bound, best.seconds))
 
     def fastest(self, memory_bytes: int) -> Outcome:
         """Returns the fastest outcome within a limit.
@@ -139,16 +139,16 @@ class Within:
         Ends once no plan that is left can be faster.
         """
         best: Outcome | None = None
-        waiting, floor = [self.base, *self.presets], self.base.seconds
+        untried, floor = [self.base, *self.presets], self.base.seconds
         steps = self.walk.steps()
         while True:
-            ready = sorted((p for p in waiting if p.seconds <= floor), key=lambda p: p.seconds)
-            waiting = [plan for plan in waiting if plan.seconds > floor]
+            ready = sorted((p for p in untried if p.seconds <= floor), key=lambda p: p.seconds)
+            untried = [plan for plan in untried if plan.seconds > floor]
             best = self._fastest(ready, memory_bytes, misses, best)
             if math.isinf(floor) or (best is not None and best.seconds <= floor):
                 return best
             step = next(steps, Step((), math.inf))
-            waiting += step.plans
+            untried += step.plans
             floor = step.floor
 
     @cached_property
@@ -181,7 +181,7 @@ class Within:
                 return known
         lowered = self.lower(plan.program)
         seconds = evaluate(lowered, self.cluster).serialized_seconds
-        peak_bytes = fullest_timeline(lowered).peak_bytes
+        peak_bytes = peak_rank_timeline(lowered).peak_bytes
         self._plans.append(LoweredPlan(plan, lowered, seconds, peak_bytes, strategy))
         return self._plans[-1]
 

@@ -155,7 +155,7 @@ def test_choices_are_what_the_rules_say(program: Program, seed: int) -> None:
     calls = calls_on(space)
     chance = random.Random(seed)
     for op in program.main.ops:
-        call = calls.of(op, program.main.values)
+        call = calls.call_of(op, program.main.values)
         assert call.rule is not None
         splits = space.table.none
         for at, name in enumerate((*op.operands, *op.results)):

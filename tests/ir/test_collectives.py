@@ -120,15 +120,15 @@ def test_a_new_kind_needs_nothing_but_its_declaration(monkeypatch: pytest.Monkey
 def test_a_price_is_that_of_the_method_of_its_name() -> None:
     model = CommunicationModel(CLUSTER, MESH)
     for name in (*KINDS, POINT_TO_POINT):
-        assert model.seconds(name, 4096, ("x",)) == getattr(model, name)(4096, ("x",))
+        assert model.collective_seconds(name, 4096, ("x",)) == getattr(model, name)(4096, ("x",))
 
 
 def test_sums_of_plain_dtypes_are_started() -> None:
     found = Declaration("comm.s", "", "", start=Start(sums_only=True))
     asked = [("sum", "bf16"), ("sum", "bool"), ("max", "f32"), (None, "f32")]
-    assert [found.is_started(*each) for each in asked] == [True, False, False, False]
-    assert replace(found, start=Start()).is_started(None, "bool")
-    assert not replace(found, start=None).is_started("sum", "f32")
+    assert [found.is_async(*each) for each in asked] == [True, False, False, False]
+    assert replace(found, start=Start()).is_async(None, "bool")
+    assert not replace(found, start=None).is_async("sum", "f32")
 
 
 def test_needed_arguments_are_those_of_dimensions_and_more() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.mutations.target import Case
 from tests.mutations.targets.models import OWN
-from tests.mutations.targets.wishes import COMMAND
+from tests.mutations.targets.yaml_files import COMMAND
 
 
 def mutations(*words: object, seconds: int) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import autopar
-from autopar.cost import fullest_timeline
+from autopar.cost import peak_rank_timeline
 from autopar.ir.program import Program
 from tests.parallel.tiny import Scored, adamw, loss_of, tiny, tokens, train
 
@@ -298,10 +298,10 @@ def ranks_program(parallel: autopar.ParallelModule) -> Program:
 
 def test_a_limit_of_memory_is_held_and_changes_no_number() -> None:
     free = autopar.parallelize(tiny(), tokens(0), mesh="1")
-    limit = fullest_timeline(ranks_program(free)).peak_bytes * 9 // 10
+    limit = peak_rank_timeline(ranks_program(free)).peak_bytes * 9 // 10
     model, parallel = tiny(), autopar.parallelize(tiny(), tokens(0), mesh="1", memory=limit)
     program = ranks_program(parallel)
-    assert fullest_timeline(program).peak_bytes <= limit
+    assert peak_rank_timeline(program).peak_bytes <= limit
     assert len(program.main.ops) > len(ranks_program(free).main.ops)
     torch.testing.assert_close(train(parallel, adamw(parallel)), train(model, adamw(model)))
     with torch.no_grad():

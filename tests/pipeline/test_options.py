@@ -73,7 +73,7 @@ def test_a_mistake_is_named_as_it_was_written(
     monkeypatch.chdir(tmp_path)
     Path("plan.yaml").write_text("mesh: 4\n")
     with pytest.raises(AutoparError, match=re.escape(of_python)):
-        CompileOptions.of(**arguments)
+        CompileOptions.from_arguments(**arguments)
     with pytest.raises(AutoparError, match=re.escape(of_command_line)):
         CompileOptions.from_text(**arguments)
 
@@ -139,12 +139,12 @@ def test_the_command_line_has_the_names_of_python() -> None:
 )
 def test_arguments_of_unfit_types(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(AutoparError, match=re.escape(message)):
-        CompileOptions.of(**arguments)
+        CompileOptions.from_arguments(**arguments)
 
 
 def test_both_understand_the_same() -> None:
     said: Any = {"mesh": "dp=2,tp=2", "strategy": "none", "memory": "1GiB", "placement": "3,2,1,0"}
-    of_python = CompileOptions.of(**said)
+    of_python = CompileOptions.from_arguments(**said)
     assert of_python == CompileOptions.from_text(**said)
     assert (of_python.strategy, of_python.placement) == (None, (3, 2, 1, 0))
 

@@ -72,7 +72,7 @@ def test_a_shape_is_dropped_that_its_bound_forbids() -> None:
 def test_a_shape_is_searched_once_and_only_if_its_bound_allows() -> None:
     told: list[str] = []
     watch = Watch(tell=lambda progress: told.append(progress.doing))
-    options = CompileOptions.of(devices=8, cluster="h100x4")
+    options = CompileOptions.from_arguments(devices=8, cluster="h100x4")
     compiled = compile_program(mlp(batch=1024), options, watch=watch)
     shapes = next(each.detail for each in compiled.report if each.subject == "mesh shape")
     dropped = shapes.partition("dropped, by their bounds: ")[2].count(" at least ")
@@ -117,7 +117,7 @@ def test_a_plan_in_which_all_do_the_same_says_what_helps() -> None:
 
 def test_the_report_names_the_shapes() -> None:
     program = mlp(batch=1024)
-    options = CompileOptions.of(devices=4, cluster="h100")
+    options = CompileOptions.from_arguments(devices=4, cluster="h100")
     found = fastest_mesh(program, options)
     said = remark(found.shapes)
     assert found.mesh.size == 4
@@ -127,12 +127,12 @@ def test_the_report_names_the_shapes() -> None:
 
 def test_memory_decides_the_shape_too() -> None:
     program = mlp(batch=64)
-    within = CompileOptions.of(devices=4, cluster="h100", memory="24MiB")
+    within = CompileOptions.from_arguments(devices=4, cluster="h100", memory="24MiB")
     mesh = fastest_mesh(program, within).mesh
     chosen = replace(within, mesh=mesh, strategy="auto", any_shape=False)
     assert memory_timeline(compile_program(program, chosen).partitioned).peak_bytes <= 24 << 20
     with pytest.raises(InvalidInputError, match="raise the limit"):
-        fastest_mesh(program, CompileOptions.of(devices=2, memory=1000))
+        fastest_mesh(program, CompileOptions.from_arguments(devices=2, memory=1000))
 
 
 def test_modules_are_compiled_for_devices() -> None:
@@ -144,11 +144,11 @@ def test_modules_are_compiled_for_devices() -> None:
 
 def test_devices_leave_axes_unnamed() -> None:
     with pytest.raises(InvalidInputError, match="strategy 'data:0' is for a certain mesh, so"):
-        CompileOptions.of(devices=4, strategy="data:0")
+        CompileOptions.from_arguments(devices=4, strategy="data:0")
     with pytest.raises(InvalidInputError, match=r"shard\['w'\]: a pin names axes of a certain"):
-        CompileOptions.of(devices=4, shard={"w": ["d0", -1]})
+        CompileOptions.from_arguments(devices=4, shard={"w": ["d0", -1]})
     with pytest.raises(InvalidInputError, match="at least one"):
-        CompileOptions.of(devices=0)
+        CompileOptions.from_arguments(devices=0)
 
 
 @pytest.mark.parametrize(
@@ -164,16 +164,16 @@ def test_a_file_leaves_axes_unnamed_too(tmp_path: Path, text: str, message: str)
     plan = tmp_path / "plan.yaml"
     plan.write_text(text)
     with pytest.raises(InvalidInputError, match=re.escape(message)):
-        CompileOptions.of(devices=2, plan=plan)
+        CompileOptions.from_arguments(devices=2, plan=plan)
     with pytest.raises(InvalidInputError, match=re.escape(message)):
         CompileOptions.from_text(devices=2, plan=plan)
 
 
-def test_wishes_of_a_file_are_kept(tmp_path: Path) -> None:
+def test_choices_of_a_file_are_kept(tmp_path: Path) -> None:
     """They name no axes; the program whose shape is searched has them too."""
     plan = tmp_path / "plan.yaml"
     plan.write_text("strategy: auto\nmemory: 1GiB\nactivations:\n  '*.nothing': save\n")
-    options = CompileOptions.of(devices=2, plan=plan)
+    options = CompileOptions.from_arguments(devices=2, plan=plan)
     assert options.memory_bytes == 1 << 30
     with pytest.raises(AnnotationError, match="matches no module or activation"):
         fastest_mesh(small(), options)

@@ -68,7 +68,7 @@ def plans(example: Example, cluster: str = "cpu", *, trains: bool = True) -> Wit
     recipe = Recipe(loss=example.loss, optimizer=optimizer) if trains else Recipe()
     batch = example.batch(0) if trains else example.batch(0)[0]
     program = apply_mesh(capture(example.model, batch, recipe, mesh).program, mesh)
-    problem = Problem.of(program, known)
+    problem = Problem.from_program(program, known)
     return Planner(problem, Lowering(known, problem.planner)).within
 
 
@@ -217,10 +217,10 @@ def test_the_time_that_is_printed_is_that_of_the_step(
     within = plans(example)
     optimizer = torch.optim.AdamW(example.model.parameters())
 
-    def step(memory: int | None, **wishes: dict[str, str]) -> CompiledModel:
+    def step(memory: int | None, **choices: dict[str, str]) -> CompiledModel:
         arguments = {"mesh": "2x2", "loss": example.loss, "optimizer": optimizer}
         batch = example.batch(0)
-        return autopar.compile(example.model, batch, memory=memory, **arguments, **wishes)
+        return autopar.compile(example.model, batch, memory=memory, **arguments, **choices)
 
     limited = step(int(0.6 * within.base.peak_bytes))
     plan, seconds, *_ = said(limited)["auto"]
@@ -235,10 +235,10 @@ def test_the_time_that_is_printed_is_that_of_the_step(
     assert roomy["memory"] == [f"the fastest plan fits within {enough}"]
     assert milliseconds(roomy["auto"][1]) == pytest.approx(within.base.seconds * 1e3, rel=1e-3)
     # So it is where the user says what becomes of activations.
-    wished = step(None, activations={"gelu*": "recompute"})
-    priced = autopar.profile(wished).serialized_seconds
+    chosen = step(None, activations={"gelu*": "recompute"})
+    priced = autopar.profile(chosen).serialized_seconds
     assert priced > within.base.seconds
-    _, seconds, distance, preset, *_ = said(wished)["auto"]
+    _, seconds, distance, preset, *_ = said(chosen)["auto"]
     assert milliseconds(seconds) == pytest.approx(priced * 1e3, rel=1e-3)
     assert distance.endswith(" slower than the fastest that does nothing to save memory")
     assert preset.endswith(" before anything is done to save memory")

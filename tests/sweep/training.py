@@ -119,7 +119,7 @@ class Subject:
     ) -> CompiledModel:
         """Compiles the training step, as `autopar.compile` does."""
         shard = {pin.pattern: pin.dims_mapping for pin in pins}
-        options = CompileOptions.of(mesh=mesh, strategy=strategy, shard=shard, **limits)
+        options = CompileOptions.from_arguments(mesh=mesh, strategy=strategy, shard=shard, **limits)
         program = self.captured.program
         return CompiledModel.of(compile_program(program, options), program, self.captured.weights)
 

@@ -35,7 +35,7 @@ def test_no_preset_is_faster(name: str, shape: str, cluster: str) -> None:
     captured = capture(example.model, example.batch(0), recipe, mesh)
     program = apply_mesh(captured.program, mesh)
     known = Cluster.load(cluster)
-    problem = Problem.of(program, known)
+    problem = Problem.from_program(program, known)
     seconds = planned(problem, "auto", Watch()).seconds
     for strategy in islice(strategies(mesh), PRESETS):
         try:

@@ -101,7 +101,7 @@ def other_layouts(mesh: ProcessMesh, value: Value) -> Iterator[Layout]:
 def other_choices(decided: Decided, op: Op) -> Iterator[Op]:
     """Yields the op with other factors split over the axes of the mesh, as far as it can be."""
     main = decided.completed.main
-    call = decided.problem.calls.of(op, main.values)
+    call = decided.problem.calls.call_of(op, main.values)
     if not call.has_rule or op.dist is None:
         return
     factors = [name for name in call.rule.sizes if name in call.splittable]
@@ -115,7 +115,7 @@ def other_choices(decided: Decided, op: Op) -> Iterator[Op]:
         for name in dict.fromkeys(filter(None, chosen)):
             over = tuple(a for a, place in zip(axes, chosen, strict=True) if place == name)
             split[name] = (SubDim(call.rule.sizes[name], over),)
-        choice = call.choice(decided.problem.calls.space.table.of(split))
+        choice = call.choice(decided.problem.calls.space.table.splits_of(split))
         if choice is not None:
             yield replace(op, dist=choice.dist, origin=ORIGIN)
 

@@ -22,9 +22,9 @@ from autopar.cost import (
     Execution,
     MemoryTimeline,
     evaluate,
-    fullest_timeline,
     kinds_of_ranks,
     memory_timeline,
+    peak_rank_timeline,
 )
 from autopar.cost.memory.buffers import HOST, SAVED
 from autopar.ir.builds.files import read_build
@@ -96,7 +96,7 @@ def profile(
         return _longest(profile_compiled(target.serial, target.deployment, known, allocator))
     hardware = Cluster.load("cpu") if named is None else named
     if isinstance(target, Program):
-        timeline = fullest_timeline(target, allocator=allocator)
+        timeline = peak_rank_timeline(target, allocator=allocator)
         return _profile(target.name, hardware, timeline, evaluate(target, hardware))
     expect(_TARGET, target=target)
     return _of_module(target, inputs, loss, backward, keep_outputs, hardware, allocator)
@@ -127,7 +127,7 @@ def _of_module(
     timeline = memory_timeline(
         found.program,
         allocator=allocator,
-        execution=replace(AUTOGRAD, until=found.until, held=found.held),
+        execution=replace(AUTOGRAD, until=found.until, kept_until=found.held),
     )
     evaluation = evaluate(found.program, cluster)
     title = f"{type(module).__name__} under autograd"
@@ -162,7 +162,7 @@ def profile_compiled(
         ranks.sort(key=lambda rank: deployment.ranks[rank].coords)
         first, coords = ranks[0], deployment.coords_of(ranks[0])
         kinds = kinds_of_ranks(program, [deployment.coords_of(rank) for rank in ranks])
-        timeline = fullest_timeline(program, kinds, allocator=allocator, execution=execution)
+        timeline = peak_rank_timeline(program, kinds, allocator=allocator, execution=execution)
         costs = evaluate(program, cluster, coords, model=model, axes_of=axes_of)
         title = f"{serial.name}: rank {first} of {deployment.world_size}{_mesh_text(mesh)}"
         if len(ranks) < deployment.world_size:

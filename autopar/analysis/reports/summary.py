@@ -163,7 +163,7 @@ def summarize_programs(
 
 def _assumed(program: Program) -> tuple[str, ...]:
     ports = assumption_ports(program, program.main)
-    return tuple(dict.fromkeys(str(Assumption.of(port)) for port in ports))
+    return tuple(dict.fromkeys(str(Assumption.from_port(port)) for port in ports))
 
 
 def _kept(program: Program) -> list[Port]:

@@ -1,4 +1,4 @@
-"""Share: a value that is moved in the same way by several ops is moved once.
+"""Common subexpressions: a value that is moved in the same way by several ops is moved once.
 
 Exported linear layers each take their own view of one activation. As different values, the views
 would be resharded one by one.

@@ -1,4 +1,4 @@
-"""Lifetimes: a view of a parameter is taken again in each phase that reads it.
+"""Renewed views: a view of a parameter is taken again in each phase that reads it.
 
 Autograd hands views of parameters that the forward pass took on to the backward pass. Where the
 parameter is gathered before the view, that would keep it alive in between. A view costs nothing.
@@ -19,7 +19,7 @@ def renew_views(function: Function) -> Function:
     """Returns the function with views of what the program owns taken in every phase anew."""
     if len({_lifetime(op) for op in function.ops}) < 2:
         return function
-    return _Renewal(function).run()
+    return _Renewal(function).renew()
 
 
 def _lifetime(op: Op) -> Lifetime:
@@ -39,7 +39,7 @@ class _Renewal:
         self.renewed: dict[tuple[str, Lifetime], str] = {}
         self.ops: list[Op] = []
 
-    def run(self) -> Function:
+    def renew(self) -> Function:
         for op in self.function.ops:
             names = [self._at(name, _lifetime(op)) for name in op.operands]
             self.ops.append(op.with_operands(names))

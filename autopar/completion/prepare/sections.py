@@ -55,22 +55,22 @@ def find_sections(function: Function) -> Sections:
     Those of one fused weight are all there or none of them. Every op around them reads and writes
     parts of them only: see `factor_parts`.
     """
-    found: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     if function.aliases:
         # Whoever reads and writes state in place knows tensors, not parts of them.
-        return found
+        return sections
     around = _Around(function)
     for name, section in _seeds(function, around):
-        if name in found:
+        if name in sections:
             continue
         try:
             group = _Group(around, name, section).found
         except _Whole:
             continue
         stored = [n for n in group if around.function.values[n].role in STORED_ROLES]
-        if stored and found.keys().isdisjoint(group):
-            found |= group
-    return found
+        if stored and sections.keys().isdisjoint(group):
+            sections |= group
+    return sections
 
 
 class _Around:
@@ -119,21 +119,21 @@ class _Group:
         self.around = around
         self.values = around.function.values
         self.found: dict[str, Section] = {}
-        self._waiting: list[str] = []
+        self._queue: list[str] = []
         self._add(name, section)
-        while self._waiting:
-            self._visit(self._waiting.pop())
+        while self._queue:
+            self._visit(self._queue.pop())
         # An op at which boundaries ended may by now have parts on its other side too.
-        for found in tuple(self.found):
-            for op in self.around.ops(found):
+        for value in tuple(self.found):
+            for op in self.around.ops(value):
                 self._through(op)
-        if self._waiting:
+        if self._queue:
             raise _Whole
 
     def _add(self, name: str, section: Section) -> None:
         if name not in self.found:
             self.found[name] = section
-            self._waiting.append(name)
+            self._queue.append(name)
         elif self.found[name] != section:
             raise _Whole
 
@@ -156,10 +156,10 @@ class _Group:
         factor, sizes = parts
         tensors = (*rule.operands, *rule.results)
         for dims, name in zip(tensors, (*op.operands, *op.results), strict=True):
-            at = [number for number, dim in enumerate(dims) if factor in dim]
-            if len(at) > 1 or any(dims[number][0] != factor for number in at):
+            numbers = [number for number, dim in enumerate(dims) if factor in dim]
+            if len(numbers) > 1 or any(dims[number][0] != factor for number in numbers):
                 raise _Whole
-            for number in at:
+            for number in numbers:
                 unit = _unit(rule, dims, number)
                 self._add(name, Section(number, tuple(size * unit for size in sizes)))
 
@@ -193,7 +193,7 @@ def factor_parts(op: Op, rule: Rule, sections: Sections) -> tuple[str, tuple[int
 
     It is major in each dimension that it is in. Results without it are sums over it.
     """
-    found: set[tuple[str, tuple[int, ...]]] = set()
+    parts: set[tuple[str, tuple[int, ...]]] = set()
     tensors = (*rule.operands, *rule.results)
     for dims, name in zip(tensors, (*op.operands, *op.results), strict=True):
         section = sections.get(name)
@@ -202,16 +202,16 @@ def factor_parts(op: Op, rule: Rule, sections: Sections) -> tuple[str, tuple[int
         unit = _unit(rule, dims, section.dim)
         if not dims[section.dim] or not unit or any(size % unit for size in section.sizes):
             return None
-        found.add((dims[section.dim][0], tuple(size // unit for size in section.sizes)))
-    if len(found) != 1:
+        parts.add((dims[section.dim][0], tuple(size // unit for size in section.sizes)))
+    if len(parts) != 1:
         return None
-    factor, sizes = found.pop()
+    factor, sizes = parts.pop()
     return (factor, sizes) if _is_free(rule, factor) else None
 
 
-def _unit(rule: Rule, dims: Dims, at: int) -> int:
+def _unit(rule: Rule, dims: Dims, dim: int) -> int:
     """Returns how many elements of a dimension one of its major factor has; 0 if that is open."""
-    unit = prod(rule.sizes[factor] for factor in dims[at][1:])
+    unit = prod(rule.sizes[factor] for factor in dims[dim][1:])
     return unit if isinstance(unit, int) else 0
 
 
@@ -221,6 +221,8 @@ def _is_free(rule: Rule, factor: str) -> bool:
     aware = rule.indexed.keys() | rule.numbered.keys() | rule.windows.keys() | rule.once.keys()
     if factor in rule.whole | read | aware:
         return False
-    if any(rule.reduce.get((factor, at), "sum") != "sum" for at in range(len(rule.results))):
+    if any(
+        rule.reduce.get((factor, position), "sum") != "sum" for position in range(len(rule.results))
+    ):
         return False
     return all(isinstance(arg, (Size, Sizes)) for arg in rule.local.values())

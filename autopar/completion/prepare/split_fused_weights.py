@@ -1,4 +1,4 @@
-"""Apart: a fused weight of unequal parts becomes one parameter per part.
+"""Fused weights: one of unequal parts becomes one parameter per part.
 
 What `sections` found is written out: a stored weight becomes several inputs, each a part of what
 the weights file holds, and a product with it becomes several products. Then each part is split like
@@ -39,7 +39,7 @@ from autopar.ir.rules.distribution import local_args
 from autopar.ir.rules.rule import Rule
 
 
-def ways_apart(program: Program) -> Iterator[Program]:
+def split_variants(program: Program) -> Iterator[Program]:
     """Yields the program with its fused weights taken apart; nothing if it has none.
 
     A pin of a fused weight is one of each part; second, if that makes a difference, of each but
@@ -50,21 +50,21 @@ def ways_apart(program: Program) -> Iterator[Program]:
     inherited = {name for name in program.main.inputs if _is_inherited(program.main.values[name])}
     if inherited and not inherited.isdisjoint(find_sections(program.main)):
         return
-    apart = taken_apart(program)
-    if apart is program:
+    split = split_fused_weights(program)
+    if split is program:
         return
-    yield apart
-    relaxed = _without_minor_pins(apart)
-    if relaxed is not apart:
+    yield split
+    relaxed = _without_minor_pins(split)
+    if relaxed is not split:
         yield relaxed
 
 
-def taken_apart(program: Program) -> Program:
+def split_fused_weights(program: Program) -> Program:
     """Returns the program with each fused weight as its parts; itself if it has none."""
     sections = find_sections(program.main)
     if not sections or program.mesh is None:
         return program
-    return _Apart(program, program.mesh, sections).run()
+    return _SplitWeights(program, program.mesh, sections).split()
 
 
 def splits_parts(program: Program, solution: Solution) -> bool:
@@ -75,10 +75,10 @@ def splits_parts(program: Program, solution: Solution) -> bool:
         solution: How it was completed.
     """
     return any(
-        at in solution.forms[solution.graph.position[port.name]].splits.items
+        dim in solution.forms[solution.graph.position[port.name]].splits.items
         for port in program.signature.inputs
         if port.part is not None
-        for at, (size, whole) in enumerate(zip(port.shape, port.part.shape, strict=True))
+        for dim, (size, whole) in enumerate(zip(port.shape, port.part.shape, strict=True))
         if size != whole
     )
 
@@ -116,7 +116,7 @@ def _minor(value: Value) -> Origin:
     return Origin("chosen", f"{detail}: a small part, which lies where it is read")
 
 
-class _Apart:
+class _SplitWeights:
     """One program being rewritten."""
 
     def __init__(self, program: Program, mesh: ProcessMesh, sections: Sections) -> None:
@@ -127,11 +127,11 @@ class _Apart:
         self.values = dict(self.main.values)
         self.parts = self._named_parts()
         for name, parts in self.parts.items():
-            for at, part in enumerate(parts):
+            for index, part in enumerate(parts):
                 if part not in self.main.values:
-                    self.values[part] = self._part(name, at, part)
+                    self.values[part] = self._part(name, index, part)
 
-    def run(self) -> Program:
+    def split(self) -> Program:
         """Returns the program with every section as its parts."""
         ops = tuple(op for old in self.main.ops for op in self._written(old))
         main = replace(
@@ -177,14 +177,14 @@ class _Apart:
         self.values[name] = Value(name, "f32", ())
         return name
 
-    def _part(self, name: str, at: int, part: str) -> Value:
+    def _part(self, name: str, index: int, part: str) -> Value:
         """Returns a part of a value, pinned as that is."""
         value, section = self.main.values[name], self.sections[name]
-        shape = _with_size(value.global_shape, section, at)
+        shape = _with_size(value.global_shape, section, index)
         dist, origin = value.dist, value.origin
         if dist is not None:
             axes = dist.dims[section.dim][0].axes
-            pinned = (SubDim(section.sizes[at], axes),)
+            pinned = (SubDim(section.sizes[index], axes),)
             dims = (*dist.dims[: section.dim], pinned, *dist.dims[section.dim + 1 :])
             dist = Layout(dist.mesh, dims, dist.partial, dist.mask, dist.offload)
         if origin is not None:
@@ -199,12 +199,14 @@ class _Apart:
                 continue
             section = self.sections[port.name]
             for name, (start, stop) in zip(self.parts[port.name], section.ranges, strict=True):
-                at = tuple(start if dim == section.dim else 0 for dim in range(len(port.shape)))
+                offset = tuple(start if dim == section.dim else 0 for dim in range(len(port.shape)))
                 shape = tuple(
                     stop - start if dim == section.dim else size
                     for dim, size in enumerate(port.shape)
                 )
-                yield replace(port, name=name, shape=shape, part=Part(port.name, port.shape, at))
+                yield replace(
+                    port, name=name, shape=shape, part=Part(port.name, port.shape, offset)
+                )
 
     def _written(self, op: Op) -> Iterator[Op]:
         """Yields what becomes of an op."""
@@ -254,10 +256,10 @@ class _Apart:
             raise ValueError(f"{op.kind} can't be taken apart")
         factor, sizes = parts
         results: list[tuple[str, ...]] = []
-        for at, size in enumerate(sizes):
-            named = tuple(self._result(name, at) for name in op.results)
+        for index, size in enumerate(sizes):
+            named = tuple(self._result(name, index) for name in op.results)
             results.append(named)
-            operands = [self.parts[n][at] if n in self.sections else n for n in op.operands]
+            operands = [self.parts[n][index] if n in self.sections else n for n in op.operands]
             yield replace(
                 op.with_operands(operands).with_args(self._args(op, rule, {factor: size})),
                 results=named,
@@ -273,11 +275,11 @@ class _Apart:
         args = local_args(smaller, OpDist(self.mesh))
         return {name: arg for name, arg in args.items() if name in given}
 
-    def _result(self, name: str, at: int) -> str:
+    def _result(self, name: str, index: int) -> str:
         """Returns what a result is called that is computed from the parts with this number."""
         if name in self.sections:
-            return self.parts[name][at]
-        part = self._fresh(f"{name}.{at}")
+            return self.parts[name][index]
+        part = self._fresh(f"{name}.{index}")
         self.values[part] = replace(self.main.values[name], name=part, dist=None, origin=None)
         return part
 
@@ -285,11 +287,11 @@ class _Apart:
         total = addends[0]
         for last, addend in enumerate(addends[1:], start=2):
             name = result if last == len(addends) else self._result(result, len(addends) + last)
-            yield emitted.add(addend).of(total).instead_of(op, name)
+            yield emitted.add(addend).with_operand(total).instead_of(op, name)
             total = name
 
 
-def _with_size(shape: Sequence[int], section: Section, at: int) -> tuple[int, ...]:
+def _with_size(shape: Sequence[int], section: Section, index: int) -> tuple[int, ...]:
     sizes = list(shape)
-    sizes[section.dim] = section.sizes[at]
+    sizes[section.dim] = section.sizes[index]
     return tuple(sizes)

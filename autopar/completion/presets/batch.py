@@ -43,29 +43,28 @@ def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:
 
 def _batch_inputs(graph: Graph, *, anywhere: bool = False) -> dict[int, Stretch]:
     losses = _losses(graph)
-    found: dict[int, Stretch] = {}
-    for at, value in enumerate(graph.values):
-        if value.role == "input" and graph.producer[at] is None and value.shape:
-            for stretch in _stretches(graph, at):
-                if can_exceed(stretch.size, 1) and _reaches_end(
-                    graph, at, stretch, losses, anywhere
-                ):
-                    found[at] = stretch
+    batches: dict[int, Stretch] = {}
+    for number, value in enumerate(graph.values):
+        if value.role == "input" and graph.producer[number] is None and value.shape:
+            for stretch in _stretches(graph, number):
+                is_batch = can_exceed(stretch.size, 1)
+                if is_batch and _reaches_end(graph, number, stretch, losses, anywhere):
+                    batches[number] = stretch
                     break
-    return found
+    return batches
 
 
 def _packed_inputs(graph: Graph, others: Collection[int]) -> dict[int, Stretch]:
-    found: dict[int, Stretch] = {}
-    for at, value in enumerate(graph.values):
-        given = value.role == "input" and graph.producer[at] is None and at not in others
+    packed: dict[int, Stretch] = {}
+    for number, value in enumerate(graph.values):
+        given = value.role == "input" and graph.producer[number] is None and number not in others
         if given and value.shape and can_exceed(value.shape[0], 1):
             dims = enumerate(value.global_shape[:1] if others else value.global_shape)
             stretches = (Stretch(dim, 1, size) for dim, size in dims if can_exceed(size, 1))
-            kept = next((each for each in stretches if _meets_weight(graph, at, each)), None)
+            kept = next((each for each in stretches if _meets_weight(graph, number, each)), None)
             if kept is not None:
-                found[at] = kept
-    return found
+                packed[number] = kept
+    return packed
 
 
 def _meets_weight(graph: Graph, start: int, stretch: Stretch) -> bool:
@@ -93,22 +92,24 @@ def passed_on(graph: Graph) -> Mapping[int, PassedOn]:
 
 
 def _passed_on(graph: Graph) -> dict[int, PassedOn]:
-    found: dict[int, PassedOn] = {}
-    for at, stretch in batch_inputs(graph).items():
-        marks = Marks(graph, at, stretch, again=True)
+    passed: dict[int, PassedOn] = {}
+    for number, stretch in batch_inputs(graph).items():
+        marks = Marks(graph, number, stretch, again=True)
         unknown = (node for node in marks.walk() if is_unknown(node))
         kept = [value for node in unknown for value in node.results if marks.get(value) == stretch]
         for value in (*kept, *marks.joined):
-            found.setdefault(value, PassedOn(at, marks[value]))
-    return found
+            passed.setdefault(value, PassedOn(number, marks[value]))
+    return passed
 
 
 def single_inputs(graph: Graph) -> list[str]:
     """Returns the names of the inputs with a first dimension of 1, which is never split."""
     return [
         value.name
-        for at, value in enumerate(graph.values)
-        if value.role == "input" and graph.producer[at] is None and value.global_shape[:1] == (1,)
+        for number, value in enumerate(graph.values)
+        if value.role == "input"
+        and graph.producer[number] is None
+        and value.global_shape[:1] == (1,)
     ]
 
 
@@ -117,12 +118,12 @@ def batch_end(graph: Graph) -> Node | None:
 
     Where no input has a batch, that is why; None if no input has a first dimension above 1.
     """
-    found: Node | None = None
-    for at, value in enumerate(graph.values):
-        if value.role == "input" and graph.producer[at] is None and value.shape:
-            end = _end_of(graph, at, Stretch(0, 1, value.global_shape[0]))
-            found = max(filter(None, (found, end)), key=lambda node: node.index, default=None)
-    return found
+    last: Node | None = None
+    for number, value in enumerate(graph.values):
+        if value.role == "input" and graph.producer[number] is None and value.shape:
+            end = _end_of(graph, number, Stretch(0, 1, value.global_shape[0]))
+            last = max(filter(None, (last, end)), key=lambda node: node.index, default=None)
+    return last
 
 
 def _end_of(graph: Graph, start: int, stretch: Stretch) -> Node | None:
@@ -147,13 +148,13 @@ def sequences(graph: Graph) -> Mapping[int, Stretch]:
 
 def _all_sequences(graph: Graph) -> dict[int, Stretch]:
     losses = _losses(graph)
-    found: dict[int, Stretch] = {}
-    for at, value in enumerate(graph.values):
-        if value.role == "input" and graph.producer[at] is None and len(value.shape) > 1:
+    by_input: dict[int, Stretch] = {}
+    for number, value in enumerate(graph.values):
+        if value.role == "input" and graph.producer[number] is None and len(value.shape) > 1:
             stretch = Stretch(1, 1, value.global_shape[1])
-            if can_exceed(stretch.size, 1) and _is_kept_apart(graph, at, stretch, losses):
-                found[at] = stretch
-    return found or _first_inside(graph)
+            if can_exceed(stretch.size, 1) and _is_kept_apart(graph, number, stretch, losses):
+                by_input[number] = stretch
+    return by_input or _first_inside(graph)
 
 
 def _first_inside(graph: Graph) -> dict[int, Stretch]:
@@ -192,23 +193,25 @@ def _losses(graph: Graph) -> frozenset[int]:
     Others are what is assumed. Scalars may be stacked on the way, or spread over the elements of a
     mask.
     """
-    spread = _of_scalars(graph)
-    found: set[int] = set()
+    of_scalars = _of_scalars(graph)
+    reached: set[int] = set()
     ends = (v for v in graph.outputs if not graph.values[v].shape)
     queue = [v for v in ends if graph.values[v].dtype in FLOATS]
     while queue:
         value = queue.pop()
-        if value not in found:
-            found.add(value)
+        if value not in reached:
+            reached.add(value)
             producer = graph.producer[value]
             operands = producer[0].operands if producer is not None else ()
-            queue.extend(v for v in operands if not graph.values[v].shape or v in spread)
-    return frozenset(value for value in found if not graph.values[value].shape)
+            queue.extend(v for v in operands if not graph.values[v].shape or v in of_scalars)
+    return frozenset(value for value in reached if not graph.values[value].shape)
 
 
 def _of_scalars(graph: Graph) -> frozenset[int]:
     """Returns the values that depend on inputs by way of scalars alone."""
-    of_inputs = {at for at, each in enumerate(graph.values) if each.role == "input" and each.shape}
+    of_inputs = {
+        number for number, each in enumerate(graph.values) if each.role == "input" and each.shape
+    }
     for node in graph.nodes:
         if not of_inputs.isdisjoint(node.operands):
             of_inputs.update(each for each in node.results if graph.values[each].shape)
@@ -238,11 +241,11 @@ def _is_summed(
     Of what once was the second dimension, which may have been merged with the first, any part.
     """
     rule = node.call.rule
-    for at, value in enumerate(node.operands):
+    for position, value in enumerate(node.operands):
         mark = marks.get(value)
         if mark is None or not (anywhere or _is_major(graph, value, mark)):
             continue
-        hit = factor_of(rule, rule.operands[at], mark)
+        hit = factor_of(rule, rule.operands[position], mark)
         for variant in (rule, *(body.rule for body in rule.bodies)):
             if hit is not None and hit[0] in variant.splittable:
                 reduced = (variant.reduce.get((hit[0], n)) for n in range(len(node.results)))

@@ -22,37 +22,39 @@ def expert(graph: Graph, along: AxisPreset) -> None:
     Raises:
         AnnotationError: If there is no such weight.
     """
-    found = {
+    forms = {
         value: form
         for node in graph.nodes
         if node.op.phase == "forward"
-        for at in node.weights
-        for value, form in _stacks(graph, node, at, along.axis).items()
+        for position in node.weights
+        for value, form in _stacks(graph, node, position, along.axis).items()
     }
-    if not found:
+    if not forms:
         raise AnnotationError(
             f"strategy {along}: no weight is a stack of experts, that is, has a dimension which"
             " its op keeps apart in the activation and the result too, or chooses along by row"
         )
-    for value, form in sorted(found.items()):
+    for value, form in sorted(forms.items()):
         extend(graph, value, form, along)
 
 
-def _stacks(graph: Graph, node: Node, at: int, axis: str) -> dict[int, Form]:
+def _stacks(graph: Graph, node: Node, position: int, axis: str) -> dict[int, Form]:
     """Returns the forms of the parameters behind an op's weight that split its experts."""
     rule = node.call.rule
     pairs = zip(rule.operands, node.operands, strict=True)
     others = [dims for dims, value in pairs if not graph.steady[value]]
-    for factors in rule.operands[at]:
+    for factors in rule.operands[position]:
         splittable = [f for f in factors if f in node.call.splittable]
         kept = [f for f in splittable if _is_in(f, *rule.results)]
         apart = [f for f in kept if any(_is_in(f, dims) for dims in others)]
         stacks = apart or [f for f in splittable if f in rule.indexed]
         if stacks:
-            splits = graph.space.table.of({stacks[0]: (SubDim(rule.sizes[stacks[0]], (axis,)),)})
+            splits = graph.space.table.splits_of(
+                {stacks[0]: (SubDim(rule.sizes[stacks[0]], (axis,)),)}
+            )
             choice = node.call.choice(splits)
             if choice is not None:
-                return _behind(graph, node.operands[at], choice.consumed[at])
+                return _behind(graph, node.operands[position], choice.consumed[position])
     return {}
 
 
@@ -65,10 +67,10 @@ def _behind(graph: Graph, value: int, form: Form) -> dict[int, Form]:
     producer = graph.producer[value]
     if producer is None:
         return {value: form}
-    node, at = producer
-    choice = node.call.choice(node.call.suggest(len(node.operands) + at, form))
-    if choice is None or choice.produced[at] is not form:
+    node, position = producer
+    choice = node.call.choice(node.call.suggest(len(node.operands) + position, form))
+    if choice is None or choice.produced[position] is not form:
         return {}
     pairs = zip(node.operands, choice.consumed, strict=True)
     behind = [_behind(graph, operand, needed) for operand, needed in pairs if needed.splits.items]
-    return {value: found for part in behind for value, found in part.items()}
+    return {value: needed_form for part in behind for value, needed_form in part.items()}

@@ -64,11 +64,11 @@ class Marks(dict[int, Stretch]):
         rule = node.call.rule
         bodies = (body.rule.splittable for body in rule.bodies)
         splittable = frozenset(rule.splittable).union(*bodies)
-        for at, value in enumerate(node.operands):
+        for position, value in enumerate(node.operands):
             mark = self.get(value)
             if mark is None:
                 continue
-            hit = factor_of(rule, rule.operands[at], mark)
+            hit = factor_of(rule, rule.operands[position], mark)
             if hit is None or hit[0] not in splittable:
                 self._pieces.update(result for result in node.results if result not in self)
                 continue
@@ -96,8 +96,8 @@ class Marks(dict[int, Stretch]):
         if node.op.kind in JOINS and isinstance(dim, int) and len(node.operands) > 1:
             (result,) = node.results
             shape = self._graph.values[result].global_shape
-            at = dim % len(shape)
-            self[result] = Stretch(at, 1, shape[at])
+            number = dim % len(shape)
+            self[result] = Stretch(number, 1, shape[number])
             self.joined.add(result)
 
 
@@ -107,26 +107,26 @@ def factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, IntExpr, IntE
     The dimension of a mark may be of size 1 in the rule, where it is broadcast.
     """
     inner: IntExpr = 1
-    found: tuple[str, IntExpr, IntExpr] | None = None
+    inside: tuple[str, IntExpr, IntExpr] | None = None
     least, most = planned(mark.inner), planned(multiply(mark.inner, mark.size))
     for factor in reversed(dims[mark.dim]):
         outer = multiply(inner, rule.sizes[factor])
         if planned(inner) <= least and most <= planned(outer):
             return factor, floordiv(mark.inner, inner), mark.size
         if least <= planned(inner) and planned(outer) <= most:
-            found = (factor, 1, rule.sizes[factor])
+            inside = (factor, 1, rule.sizes[factor])
         inner = outer
-    return found
+    return inside
 
 
 def _stretch_of(
     rule: Rule, dims: Dims, factor: str, within: IntExpr, size: IntExpr
 ) -> Stretch | None:
-    for at, factors in enumerate(dims):
+    for number, factors in enumerate(dims):
         inner: IntExpr = 1
         for name in reversed(factors):
             if name == factor:
-                return Stretch(at, multiply(inner, within), size)
+                return Stretch(number, multiply(inner, within), size)
             inner = multiply(inner, rule.sizes[name])
     return None
 

@@ -35,8 +35,8 @@ def apply_strategy(program: Program, strategy: str, cluster: Cluster) -> Program
     graph = Graph(space, calls_on(space), main.ops, main.values, main.outputs, main.aliases)
     pin_strategy(graph, strategy)
     values = dict(main.values)
-    for at, origin in graph.origins.items():
-        value, form = graph.values[at], graph.pins[at]
+    for number, origin in graph.origins.items():
+        value, form = graph.values[number], graph.pins[number]
         if form is not None:
             values[value.name] = replace(value, dist=form.layout, origin=origin)
     return program.with_main(replace(main, values=values))

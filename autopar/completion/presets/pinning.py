@@ -26,10 +26,10 @@ def split_along(graph: Graph, value: int, dim: int, axis: str) -> Form:
 def split_further(graph: Graph, value: int, base: Form, form: Form, axis: str) -> Form | None:
     """Returns a form of a value split along one more axis, as another form is; None if it can't."""
     shape = graph.values[value].global_shape
-    at, _ = form.splits.places[axis]
+    dim, _ = form.splits.places[axis]
     cuts: dict[Key, Sequence[IntExpr]] = {}
-    if isinstance(at, int):
-        cuts[at] = graph.shared(Cuts).sizes(value, at, shape[at])
+    if isinstance(dim, int):
+        cuts[dim] = graph.shared(Cuts).sizes(value, dim, shape[dim])
     merged = graph.space.table.nested(base.splits, axis, form.splits, cuts)
     return None if merged is None else graph.space.of_splits(merged, shape)
 
@@ -55,7 +55,7 @@ def split_stretch(graph: Graph, value: int, stretch: Stretch, axis: str) -> Form
     shape = graph.values[value].global_shape
     outer = floordiv(shape[stretch.dim], multiply(stretch.size, stretch.inner))
     subs = (SubDim(outer), SubDim(stretch.size, (axis,)), SubDim(stretch.inner))
-    splits = graph.space.table.of({stretch.dim: normalize_dim(subs, graph.space.mesh)})
+    splits = graph.space.table.splits_of({stretch.dim: normalize_dim(subs, graph.space.mesh)})
     return graph.space.of_splits(splits, shape)
 
 

@@ -15,7 +15,7 @@ from autopar.completion.presets.tensor import place_weights
 from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
-from autopar.completion.propagate.propagation import Spread
+from autopar.completion.propagate.propagation import Propagation
 from autopar.ir.program import STORED_ROLES
 
 
@@ -37,7 +37,7 @@ def place_pins(graph: Graph) -> None:
 
 def _movable(graph: Graph, axis: str) -> frozenset[int]:
     """Returns the parameters that the user split along an axis, alone in its dimension."""
-    found = set()
+    movable = set()
     for value in graph.annotated:
         pin = graph.pins[value]
         if pin is None or graph.producer[value] is not None or value in graph.outputs:
@@ -46,29 +46,29 @@ def _movable(graph: Graph, axis: str) -> frozenset[int]:
             continue
         dim = pin.splits.items[pin.splits.places[axis][0]]
         if len(dim) == 1 and dim[0].axes == (axis,):
-            found.add(value)
-    return frozenset(found)
+            movable.add(value)
+    return frozenset(movable)
 
 
 def _has_cuts(graph: Graph, value: int, axis: str) -> bool:
     pin = graph.pins[value]
     if pin is None:
         return False
-    at = int(pin.splits.places[axis][0])
-    return len(graph.shared(Cuts).sizes(value, at, graph.values[value].global_shape[at])) > 1
+    dim = int(pin.splits.places[axis][0])
+    return len(graph.shared(Cuts).sizes(value, dim, graph.values[value].global_shape[dim])) > 1
 
 
 def _placed(graph: Graph, axis: str, values: frozenset[int]) -> dict[int, Form]:
     """Returns the pins with an axis where `place_weights` has it."""
-    found: dict[int, Form] = {}
+    placed: dict[int, Form] = {}
     for value, form in place_weights(graph, axis, values).items():
         pin = graph.pins[value]
         if pin is not None:
-            at = int(form.splits.places[axis][0])
-            items = {**pin.splits.items, at: form.splits.items[at]}
+            dim = int(form.splits.places[axis][0])
+            items = {**pin.splits.items, dim: form.splits.items[dim]}
             shape = graph.values[value].global_shape
-            found[value] = graph.space.of_splits(graph.space.table.of(items), shape)
-    return found
+            placed[value] = graph.space.of_splits(graph.space.table.splits_of(items), shape)
+    return placed
 
 
 def _place_followers(graph: Graph, values: frozenset[int]) -> None:
@@ -80,7 +80,7 @@ def _place_followers(graph: Graph, values: frozenset[int]) -> None:
     for value, steady in enumerate(graph.steady):
         if not steady or value in values:
             graph.pins[value] = None
-    free = Spread(graph)
+    free = Propagation(graph)
     graph.pins = pins
     graph.place(
         {

@@ -16,7 +16,7 @@ from autopar.completion.presets.pinning import pin, split_further, split_stretch
 from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
-from autopar.completion.propagate.propagation import Spread
+from autopar.completion.propagate.propagation import Propagation
 from autopar.ir.dtypes import FLOATS
 
 
@@ -26,10 +26,10 @@ def context(graph: Graph, along: AxisPreset) -> None:
     Raises:
         AnnotationError: If nothing has a sequence in its second dimension.
     """
-    axis, found = along.axis, _sequences(graph, along)
-    inside = any(graph.producer[value] is not None for value in found)
-    around = Spread(graph).forms if inside else graph.pins
-    for value, form in found.items():
+    axis, forms = along.axis, _sequences(graph, along)
+    inside = any(graph.producer[value] is not None for value in forms)
+    around = Propagation(graph).forms if inside else graph.pins
+    for value, form in forms.items():
         base = around[value] or graph.replicated(value)
         split = (
             None if axis in base.splits.places else split_further(graph, value, base, form, axis)
@@ -57,7 +57,7 @@ def sequence(graph: Graph, along: AxisPreset) -> None:
             f" context:{axis} to split sequences without weights"
         )
     places = _places(graph, begins)
-    blocks = Spread(graph)
+    blocks = Propagation(graph)
     activations = _activations(graph)
     for node, choice in zip(graph.nodes, blocks.choices, strict=True):
         if axis in choice.splits.places:
@@ -72,11 +72,11 @@ def _activations(graph: Graph) -> frozenset[int]:
 
     What doesn't, as a mask, is as long as a sequence too, but read whole within blocks.
     """
-    found = {at for at, value in enumerate(graph.values) if value.role == "parameter"}
+    activations = {number for number, value in enumerate(graph.values) if value.role == "parameter"}
     for node in graph.nodes:
-        if not found.isdisjoint(node.operands):
-            found.update(node.results)
-    return frozenset(value for value in found if not graph.steady[value])
+        if not activations.isdisjoint(node.operands):
+            activations.update(node.results)
+    return frozenset(value for value in activations if not graph.steady[value])
 
 
 def _split_results(
@@ -100,21 +100,21 @@ def _split_results(
 
 def _sequences(graph: Graph, preset: AxisPreset) -> dict[int, Form]:
     """Returns the form of each value at which sequences begin, with the sequence split."""
-    found = {
+    forms = {
         value: split_stretch(graph, value, stretch, preset.axis)
         for value, stretch in sequences(graph).items()
     }
-    if not found:
+    if not forms:
         raise AnnotationError(
             f"strategy {preset}: nothing has a sequence in its second dimension to split"
         )
-    return found
+    return forms
 
 
 def _places(graph: Graph, begins: dict[int, Form]) -> list[Form]:
     """Returns where the sequence is in every value: how it would spread if nothing else did."""
     pins = graph.pins
     graph.pins = [begins.get(value) for value in range(len(pins))]
-    spread = Spread(graph)
+    propagated = Propagation(graph)
     graph.pins = pins
-    return spread.forms
+    return propagated.forms

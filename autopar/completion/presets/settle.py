@@ -14,7 +14,7 @@ from autopar.completion.presets.marks import Stretch
 from autopar.completion.presets.pinning import split_further, split_stretch
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
-from autopar.completion.propagate.propagation import Spread
+from autopar.completion.propagate.propagation import Propagation
 
 
 def settle_batch(graph: Graph, axes: Sequence[str]) -> None:
@@ -36,12 +36,12 @@ def settle_batch(graph: Graph, axes: Sequence[str]) -> None:
 def _batch_pins(graph: Graph, axes: Sequence[str]) -> dict[int, Form]:
     """Returns how the batch is split along axes, by input and where it is passed on."""
     inputs = ((value, graph.pins[value]) for value in batch_inputs(graph))
-    found = {value: _along(graph, value, pin, axes) for value, pin in inputs if pin is not None}
+    forms = {value: _along(graph, value, pin, axes) for value, pin in inputs if pin is not None}
     for value, passed in passed_on(graph).items():
-        form = found.get(passed.source)
+        form = forms.get(passed.source)
         if form is not None:
-            found[value] = _passed(graph, value, passed.stretch, form)
-    return found
+            forms[value] = _passed(graph, value, passed.stretch, form)
+    return forms
 
 
 def _passed(graph: Graph, value: int, stretch: Stretch, source: Form) -> Form:
@@ -54,11 +54,11 @@ def _passed(graph: Graph, value: int, stretch: Stretch, source: Form) -> Form:
     return form
 
 
-def _batch_alone(graph: Graph, pins: Mapping[int, Form]) -> Spread:
+def _batch_alone(graph: Graph, pins: Mapping[int, Form]) -> Propagation:
     """Returns how the batch would spread if nothing else were split."""
     alone = graph.anew()
     alone.pins, alone.settled = [pins.get(value) for value in range(len(graph.pins))], {}
-    return Spread(alone, anyway=True)
+    return Propagation(alone, anyway=True)
 
 
 def _along(graph: Graph, value: int, form: Form, axes: Sequence[str]) -> Form:

@@ -79,8 +79,8 @@ class Steps:
         found = self._follows.get(key)
         if found is None:
             ways = {
-                node.call.suggest(at, form): None
-                for at, forms in enumerate(hands)
+                node.call.suggest(position, form): None
+                for position, forms in enumerate(hands)
                 for form in forms
             }
             choices = [c for way in ways if (c := node.call.choice(way))]
@@ -93,11 +93,11 @@ class Steps:
         least = [sum(self._seconds(node, c, hands, self._least)) for c in split_first]
         promising, *others = sorted(range(len(least)), key=least.__getitem__)
         best = (self.priced(node, split_first[promising], hands, weighs=False), promising)
-        for at in others:
-            if least[at] <= best[0].seconds:
+        for index in others:
+            if least[index] <= best[0].seconds:
                 # What can't be the cheapest isn't planned, which takes time.
-                step = self.priced(node, split_first[at], hands, weighs=False)
-                best = min(best, (step, at), key=lambda pair: (pair[0].seconds, pair[1]))
+                step = self.priced(node, split_first[index], hands, weighs=False)
+                best = min(best, (step, index), key=lambda pair: (pair[0].seconds, pair[1]))
         return best[0]
 
     def priced(
@@ -114,7 +114,9 @@ class Steps:
         start = choice.seconds if weighs else self._body_seconds(node, choice)
         weights = {*node.weights, *self.weights(node)} if weighs else set()
         seconds = sum(self._seconds(node, choice, hands, self.reshard, weights), start)
-        made = tuple(self._kept(node, at, form) for at, form in enumerate(choice.produced))
+        made = tuple(
+            self._kept(node, position, form) for position, form in enumerate(choice.produced)
+        )
         return Step(choice, seconds, choice.consumed, made)
 
     def _body_seconds(self, node: Node, choice: Choice) -> float:
@@ -124,9 +126,9 @@ class Steps:
         parts = self.space.mesh.axis_size(self.axis)
         return max(0.0, choice.seconds - node.call.whole.seconds / parts)
 
-    def _kept(self, node: Node, at: int, made: Form) -> Form:
+    def _kept(self, node: Node, position: int, made: Form) -> Form:
         """Returns the form of a result behind an op: as it is pinned, or as the op makes it."""
-        pin = self.graph.pins[node.results[at]]
+        pin = self.graph.pins[node.results[position]]
         return made if pin is None else self.space.only(pin, self.axis)
 
     def _seconds(
@@ -139,13 +141,13 @@ class Steps:
     ) -> Iterator[float]:
         """Yields the price of each reshard around an op; its weights lie as needed."""
         seen: set[tuple[int, Form]] = set()
-        for at, (value, forms) in enumerate(zip(node.operands, hands, strict=True)):
-            needed = choice.consumed[at]
-            if at not in weights and (value, needed) not in seen:
+        for position, (value, forms) in enumerate(zip(node.operands, hands, strict=True)):
+            needed = choice.consumed[position]
+            if position not in weights and (value, needed) not in seen:
                 seen.add((value, needed))
                 yield price(forms, needed, value)
-        for at, made in enumerate(choice.produced):
-            yield price((made,), self._kept(node, at, made), node.results[at])
+        for position, made in enumerate(choice.produced):
+            yield price((made,), self._kept(node, position, made), node.results[position])
 
     def reshard(self, sources: Forms, target: Form, value: int) -> float:
         """Returns the seconds to bring a value into a form, from the cheapest at hand."""

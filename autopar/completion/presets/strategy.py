@@ -36,9 +36,9 @@ def parse_strategy(text: str, mesh: ProcessMesh) -> tuple[AxisPreset, ...]:
     free = [axis for axis in mesh.dim_names if axis not in named]
     chosen: list[AxisPreset] = []
     for preset, colon, axis in pairs:
-        found = _preset(preset.strip(), text)
+        named_preset = _preset(preset.strip(), text)
         axes = [_axis(axis, text, mesh)] if colon else free
-        chosen.extend(AxisPreset(found, item) for item in axes)
+        chosen.extend(AxisPreset(named_preset, item) for item in axes)
     axes = [item.axis for item in chosen if not item.preset.beside]
     if twice := sorted({axis for axis in axes if axes.count(axis) > 1}):
         raise AnnotationError(f"strategy {text!r} gives axis {', '.join(twice)} to two presets")

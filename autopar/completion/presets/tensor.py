@@ -68,7 +68,7 @@ def split_weights(graph: Graph, axis: str) -> Mapping[int, Form]:
         Per parameter, its form as if the axis were the only one.
     """
     key = split_weights, axis, *_pinned(graph, axis)
-    return graph.once(key, lambda: _Walk(graph, axis).run())
+    return graph.once(key, lambda: _Walk(graph, axis).pins())
 
 
 def _pinned(graph: Graph, axis: str) -> Iterator[tuple[int, Form]]:
@@ -89,8 +89,8 @@ def place_weights(graph: Graph, axis: str, movable: frozenset[int]) -> dict[int,
     Returns:
         Per weight among them, its form as if the axis were the only one.
     """
-    found = _Walk(graph, axis, movable).run()
-    return {value: form for value, form in found.items() if value in movable}
+    forms = _Walk(graph, axis, movable).pins()
+    return {value: form for value, form in forms.items() if value in movable}
 
 
 class _Walk:
@@ -112,13 +112,13 @@ class _Walk:
         self.contracted = frozenset(
             value
             for node in self.nodes
-            for at in node.weights[:1]
-            for value in parameters(graph, node.operands[at])
+            for position in node.weights[:1]
+            for value in parameters(graph, node.operands[position])
         )
         self.minor = frozenset() if movable is not None else minor_weights(graph)
         self.steps = Steps(graph, axis, self._weights)
 
-    def run(self) -> dict[int, Form]:
+    def pins(self) -> dict[int, Form]:
         pinned = {
             value: (self.space.only(pin, self.axis),)
             for value, pin in enumerate(self.graph.pins)
@@ -136,12 +136,12 @@ class _Walk:
                 # Their number stays, so it isn't worth the search for equal ones.
                 states = [self._followed(state, node) for state in states]
         best = min(states, key=self._final_seconds)
-        found: dict[int, Form] = {}
-        at: _State | None = best
-        while at is not None:
-            found.update(at.weights)
-            at = at.before
-        return found
+        pins: dict[int, Form] = {}
+        last: _State | None = best
+        while last is not None:
+            pins.update(last.weights)
+            last = last.before
+        return pins
 
     def _ended(self, node: Node) -> tuple[int, ...]:
         """Returns the values around an op that nothing behind it reads."""
@@ -192,33 +192,33 @@ class _Walk:
         """Yields the states behind an op with a weight: one per way to split it."""
         any_way = False
         hands = self._hands(state, node)
-        for splits, at in self._ways(state, node, options):
+        for splits, weight in self._ways(state, node, options):
             step = self.steps.split(node, splits, hands)
             if step is None:
                 continue
             # Of tables that are looked up, a split may leave the parameters whole: it is none.
-            weights = self._origins(node.operands[at], step.choice.consumed[at]) or []
-            asked = [(node.operands[at], step.choice.consumed[at]), *weights]
+            weights = self._origins(node.operands[weight], step.choice.consumed[weight]) or []
+            asked = [(node.operands[weight], step.choice.consumed[weight]), *weights]
             if weights and self._stay(weights) and _agree(state, asked):
                 any_way = True
-                yield self._moved(state, node, step, tuple(weights), node.operands[at])
+                yield self._moved(state, node, step, tuple(weights), node.operands[weight])
         if any_way and node.index in self.minor:
-            at = options[0][1]
-            for choice in self._with_whole(state, node, at):
+            weight = options[0][1]
+            for choice in self._with_whole(state, node, weight):
                 step = self.steps.priced(node, choice, hands)
-                yield self._moved(state, node, step, (), node.operands[at])
+                yield self._moved(state, node, step, (), node.operands[weight])
         if not any_way:
             yield self._moved(state, node, self.steps.follow(node, hands), (), -1)
 
     def _with_whole(self, state: _State, node: Node, weight: int) -> dict[Choice, None]:
         """Returns the ways that leave a weight whole: whole, or as an activation comes in."""
-        found = {node.call.whole: None}
-        for at, value in enumerate(node.operands):
+        choices = {node.call.whole: None}
+        for position, value in enumerate(node.operands):
             for form in state.live.get(value, ()):
-                choice = node.call.choice(node.call.suggest(at, form))
+                choice = node.call.choice(node.call.suggest(position, form))
                 if choice is not None and self.axis not in choice.consumed[weight].splits.places:
-                    found[choice] = None
-        return found
+                    choices[choice] = None
+        return choices
 
     def _followed(self, state: _State, node: Node) -> _State:
         """Returns the state behind an op that takes its operands as they come, or whole."""
@@ -234,11 +234,11 @@ class _Walk:
         ways = dict.fromkeys(options)
         weight = options[0][1]
         present = {factor for dim in node.call.tensors[weight] for factor in dim}
-        for at, value in enumerate(node.operands):
+        for position, value in enumerate(node.operands):
             for form in state.live.get(value, ()):
-                place = node.call.suggest(at, form).places.get(self.axis)
+                place = node.call.suggest(position, form).places.get(self.axis)
                 if place is not None and place[0] in present:
-                    ways[self.space.table.of({place[0]: place[1]}), weight] = None
+                    ways[self.space.table.splits_of({place[0]: place[1]}), weight] = None
         return ways
 
     def _moved(
@@ -266,17 +266,19 @@ class _Walk:
     def _options(self, node: Node) -> Iterator[tuple[Splits, int]]:
         """Yields the ways to split an op's weight, unless that is settled."""
         rule = node.call.rule
-        for at in self._weights(node):
-            if self._is_settled(node.operands[at]):
+        for weight in self._weights(node):
+            if self._is_settled(node.operands[weight]):
                 return
-            for dim in rule.operands[at]:
+            for dim in rule.operands[weight]:
                 for factor in dim:
                     for layout in self._layouts(node, factor):
-                        yield self.space.table.of({factor: layout}), at
+                        yield self.space.table.splits_of({factor: layout}), weight
 
     def _weights(self, node: Node) -> tuple[int, ...]:
         """Returns the position of an op's weight: contracted here, or, if tied, elsewhere."""
-        tied = (at for at, value in enumerate(node.operands) if value in self.contracted)
+        tied = (
+            position for position, value in enumerate(node.operands) if value in self.contracted
+        )
         return node.weights[:1] or (() if node.steady else tuple(tied)[:1])
 
     def _layouts(self, node: Node, factor: str) -> dict[DimLayout, None]:
@@ -285,18 +287,18 @@ class _Walk:
         size = rule.sizes[factor]
         if size == 1 or factor not in node.call.splittable:
             return {}
-        found: dict[DimLayout, None] = {(SubDim(size, (self.axis,)),): None}
+        layouts: dict[DimLayout, None] = {(SubDim(size, (self.axis,)),): None}
         for dims, value in zip(rule.results, node.results, strict=True):
-            for at, factors in enumerate(dims):
+            for index, factors in enumerate(dims):
                 if factors == (factor,):
-                    sizes = self.graph.shared(Cuts).sizes(value, at, size)
+                    sizes = self.graph.shared(Cuts).sizes(value, index, size)
                     for cut in range(len(sizes) if len(sizes) > 1 else 0):
                         dim = tuple(
                             SubDim(s, (self.axis,) if i == cut else ()) for i, s in enumerate(sizes)
                         )
                         if can_exceed(sizes[cut], 1):
-                            found[normalize_dim(dim, self.space.mesh)] = None
-        return found
+                            layouts[normalize_dim(dim, self.space.mesh)] = None
+        return layouts
 
     def _is_settled(self, value: int) -> bool:
         """Whether the parameters behind a weight leave nothing to decide."""
@@ -314,14 +316,14 @@ class _Walk:
         for value, form in weights:
             pin = self.graph.pins[value]
             if self.movable is not None and pin is not None and self.axis in pin.splits.places:
-                kept, found = pin.splits.places[self.axis], form.splits.places[self.axis]
-                if kept[0] != found[0]:
+                kept, chosen = pin.splits.places[self.axis], form.splits.places[self.axis]
+                if kept[0] != chosen[0]:
                     return False
         return True
 
     def _origins(self, value: int, form: Form) -> list[tuple[int, Form]] | None:
         """Returns the forms of the parameters from which a weight in this form is made."""
-        found: list[tuple[int, Form]] = []
+        origins: list[tuple[int, Form]] = []
         seen: set[tuple[int, Form]] = set()
         left = [(value, form)]
         while left:
@@ -331,14 +333,14 @@ class _Walk:
             seen.add((value, form))
             producer = self.graph.producer[value]
             if producer is None:
-                found.append((value, form))
+                origins.append((value, form))
                 continue
-            node, at = producer
-            choice = node.call.choice(node.call.suggest(len(node.operands) + at, form))
-            if choice is None or choice.produced[at] is not form:
+            node, position = producer
+            choice = node.call.choice(node.call.suggest(len(node.operands) + position, form))
+            if choice is None or choice.produced[position] is not form:
                 return None
             left.extend(reversed(list(zip(node.operands, choice.consumed, strict=True))))
-        return found
+        return origins
 
     def _hands(self, state: _State, node: Node) -> tuple[Forms, ...]:
         """Returns in which forms each operand of an op is at hand."""

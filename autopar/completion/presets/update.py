@@ -34,12 +34,12 @@ def updates(graph: Graph) -> Sequence[Update]:
 
 
 def _updates(graph: Graph) -> list[Update]:
-    found = []
+    updates = []
     for output, source in graph.aliases:
         if graph.values[source].role == "parameter":
             gradients, states = _behind(graph, output, source)
-            found.append(Update(source, gradients, states))
-    return found
+            updates.append(Update(source, gradients, states))
+    return updates
 
 
 def _behind(graph: Graph, output: int, parameter: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -69,7 +69,7 @@ def minor_weights(graph: Graph) -> frozenset[int]:
 
 def _weight_bytes(graph: Graph, node: Node) -> tuple[int, ...]:
     """Returns the bytes of an op's weight, if it has one."""
-    return tuple(bytes_of(graph.values[node.operands[at]]) for at in node.weights[:1])
+    return tuple(bytes_of(graph.values[node.operands[position]]) for position in node.weights[:1])
 
 
 def _maker_bytes(graph: Graph, value: int) -> tuple[int, ...]:

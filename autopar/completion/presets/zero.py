@@ -21,7 +21,7 @@ from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.presets.update import Update, updates
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form, bytes_of
-from autopar.completion.propagate.propagation import Spread
+from autopar.completion.propagate.propagation import Propagation
 from autopar.ir.expr.expression import planned
 from autopar.ir.expr.facts import can_exceed, divides
 from autopar.ir.layout import Origin, dim_axes
@@ -42,7 +42,7 @@ def keep_split(graph: Graph, along: AxisPreset) -> None:
     where there is no other.
     """
     keeps = along.preset.keeps
-    _Zero(graph, along).run(gradients="gradient" in keeps, parameters="parameter" in keeps)
+    _Zero(graph, along).pin(gradients="gradient" in keeps, parameters="parameter" in keeps)
 
 
 def keep_states(graph: Graph) -> None:
@@ -73,7 +73,7 @@ def _forms_without(graph: Graph, values: Iterable[int]) -> list[Form]:
     pins = list(graph.pins)
     for value in values:
         graph.pins[value] = None
-    forms = Spread(graph).forms
+    forms = Propagation(graph).forms
     graph.pins = pins
     return forms
 
@@ -87,7 +87,7 @@ class _Zero:
         self.axis = preset.axis
         self.bases = self._bases()
 
-    def run(self, *, gradients: bool, parameters: bool) -> None:
+    def pin(self, *, gradients: bool, parameters: bool) -> None:
         """Pins what belongs to the parameters."""
         graph = self.graph
         for update in updates(graph):
@@ -135,16 +135,16 @@ class _Zero:
                 continue
             like = None if source is None else graph.pins[source]
             pin(graph, value, like or split, self.preset)
-            if (found := graph.pins[value]) and self.axis in found.splits.places:
+            if (form := graph.pins[value]) and self.axis in form.splits.places:
                 graph.keep(value, self.axis)
 
     def _stored(self) -> list[int]:
         """Returns the inputs that the program owns."""
         values, producer = self.graph.values, self.graph.producer
         return [
-            at
-            for at, value in enumerate(values)
-            if value.role in STORED_ROLES and producer[at] is None
+            number
+            for number, value in enumerate(values)
+            if value.role in STORED_ROLES and producer[number] is None
         ]
 
     def _bases(self) -> dict[int, Form]:
@@ -152,8 +152,8 @@ class _Zero:
         graph, stored = self.graph, self._stored()
         pins = [graph.pins[value] for value in stored]
         if any(form is not None and form.splits.items for form in pins):
-            spread = Spread(graph).forms
-            return {value: self._without_axis(value, spread[value]) for value in stored}
+            propagated = Propagation(graph).forms
+            return {value: self._without_axis(value, propagated[value]) for value in stored}
         return {value: graph.replicated(value) for value in stored}
 
     def _without_axis(self, value: int, form: Form) -> Form:

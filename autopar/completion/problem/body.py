@@ -39,10 +39,12 @@ def body_function(rule: Rule, op: Op, dist: OpDist, values: Mapping[str, Value])
     ops, new = expand_body(rule, op, dist, values, _numbered())
     origin = Origin("chosen", f"body {dist.body!r} of {op.kind}")
     inner: dict[str, Value] = {}
-    for at, name in enumerate(op.operands):
-        inner.setdefault(name, replace(values[name], dist=consumed(rule, dist, at), origin=origin))
-    for at, name in enumerate(op.results):
-        inner[name] = replace(values[name], dist=produced(rule, dist, at), origin=origin)
+    for position, name in enumerate(op.operands):
+        inner.setdefault(
+            name, replace(values[name], dist=consumed(rule, dist, position), origin=origin)
+        )
+    for position, name in enumerate(op.results):
+        inner[name] = replace(values[name], dist=produced(rule, dist, position), origin=origin)
     inner.update((value.name, value) for value in new)
     # Ops of a body may have been made of the op itself, whose choice isn't theirs.
     free = tuple(replace(each, dist=None) for each in ops)

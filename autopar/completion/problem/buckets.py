@@ -28,8 +28,8 @@ Chain = tuple[Sum | None, ...]
 UPDATE, AWAITED = "update", "awaited"
 
 
-class Waiting:
-    """The values of a graph that wait to be read, or are awaited.
+class DeferredSums:
+    """The values of a graph whose sums are deferred, or are awaited.
 
     Args:
         graph: The graph.
@@ -38,30 +38,30 @@ class Waiting:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         read = awaited([node.op for node in graph.nodes])
-        found: dict[int, str] = {}
+        groups: dict[int, str] = {}
         for node in graph.nodes:
             group = UPDATE if node.op.phase == UPDATE else ""
             for value in node.results:
-                found[value] = AWAITED if graph.values[value].name in read else group
+                groups[value] = AWAITED if graph.values[value].name in read else group
         ordered = sorted(graph.nodes, key=lambda node: graph.order[node.index])
-        self.group = {value: found[value] for node in ordered for value in node.results}
+        self.group = {value: groups[value] for node in ordered for value in node.results}
         """Per value that is computed, in the order of the program, with which others its sum may
-        travel: with others that wait, those of updates apart, or with others that are awaited."""
+        travel: with others that are deferred, those of updates apart, or with awaited ones."""
 
     def group_of(self, value: int) -> str | None:
         """Returns the group of a value for which nobody waits; None of others."""
         group = self.group.get(value, AWAITED)
         return None if group == AWAITED else group
 
-    def most_bytes(self, group: str, may_wait: Iterable[int]) -> int:
+    def most_bytes(self, group: str, may_defer: Iterable[int]) -> int:
         """Returns the bytes of all sums of a group.
 
         Args:
             group: The group.
-            may_wait: The values that may have a sum pending.
+            may_defer: The values that may have a sum pending.
         """
         graph, total = self.graph, 0
-        for value in may_wait:
+        for value in may_defer:
             made = graph.producer[value]
             if self.group[value] == group and made and made[0].op.kind not in VIEWS:
                 total += bytes_of(graph.values[value])
@@ -143,8 +143,8 @@ class Buckets:
         self, choices: Sequence[Choice], steps: Iterable[tuple[int, Steps]]
     ) -> Iterator[_Sums]:
         for value, pairs in steps:
-            waits = self.graph.shared(Waiting).group_of(value) is not None
-            for moves in self._chains(pairs, self.graph.itemsizes[value], waits):
+            is_deferred = self.graph.shared(DeferredSums).group_of(value) is not None
+            for moves in self._chains(pairs, self.graph.itemsizes[value], is_deferred):
                 made = self.graph.producer[value]
                 assert made is not None
                 known = self.graph.order[made[0].index]
@@ -156,8 +156,8 @@ class Buckets:
         made = graph.producer[value]
         assert made is not None
         left = choices[made[0].index].leaves(made[1])
-        for node, at in graph.uses[value]:
-            if any(need is not left for need in choices[node.index].reads(at)):
+        for node, position in graph.uses[value]:
+            if any(need is not left for need in choices[node.index].reads(position)):
                 first = min(first, self._reached(node))
         return first
 
@@ -197,7 +197,7 @@ class Buckets:
         graph = self.graph
         made = graph.producer[value]
         assert made is not None
-        group, dtype = graph.shared(Waiting).group[value], graph.values[value].dtype
+        group, dtype = graph.shared(DeferredSums).group[value], graph.values[value].dtype
         return first.kind, first.axes, first.monoid, group, dtype, made[0].op.microbatch
 
     def _filled(self, bucket: _Bucket) -> Filled:
@@ -214,22 +214,22 @@ class Buckets:
         saved = sum(each.seconds for each in sums) - seconds
         return Filled(lane, seconds, saved)
 
-    def _chains(self, pairs: Steps, itemsize: int, waits: bool) -> tuple[Chain, ...]:
+    def _chains(self, pairs: Steps, itemsize: int, is_deferred: bool) -> tuple[Chain, ...]:
         """Returns the moves that follow one another: sums, and None for all others.
 
         What leads on from where nothing is pending stands where it is read, and isn't a part.
         """
-        key = pairs, itemsize, waits
+        key = pairs, itemsize, is_deferred
         found = self._sums.get(key)
         if found is None:
-            found = self._sums[key] = tuple(self._new_chains(pairs, itemsize, waits))
+            found = self._sums[key] = tuple(self._new_chains(pairs, itemsize, is_deferred))
         return found
 
-    def _new_chains(self, pairs: Steps, itemsize: int, waits: bool) -> Iterator[Chain]:
+    def _new_chains(self, pairs: Steps, itemsize: int, is_deferred: bool) -> Iterator[Chain]:
         chains: dict[Form, Chain] = {}
         for source, target in pairs:
             if source.layout.partial:
-                plan = self.graph.space.plan(source, target, itemsize, waits=waits)
+                plan = self.graph.space.plan(source, target, itemsize, deferred=is_deferred)
                 moves = sums_of(self.model, source.layout, plan, itemsize)
                 chains[target] = (*chains.pop(source, ()), *(each for _, each in moves))
         return (chain for chain in chains.values() if any(chain))

@@ -32,15 +32,15 @@ class Cuts:
     def sizes(self, value: int, dim: int, size: IntExpr) -> tuple[IntExpr, ...]:
         """Returns the sub-dimensions, major to minor, that a dimension consists of."""
         strides = sorted(self._strides.get((value, dim), _NONE), key=planned)
-        found: list[IntExpr] = []
+        sizes: list[IntExpr] = []
         inner: IntExpr = 1
         for stride in [*strides, size]:
             between = exact_quotient(stride, inner)
             if between is None:
                 return (size,)
-            found.append(between)
+            sizes.append(between)
             inner = stride
-        return tuple(reversed(found))
+        return tuple(reversed(sizes))
 
     def within(self, node: Node) -> dict[str, Strides]:
         """Returns the boundaries within an op's factors, as far as its tensors have them."""
@@ -51,26 +51,26 @@ class Cuts:
         tensors = node.call.tensors
         within = self._within_factors(node, tensors, rule.sizes)
         for dims, value in zip(tensors, node.tensors, strict=True):
-            for at, factors in enumerate(dims):
+            for dim, factors in enumerate(dims):
                 if len(factors) > 1 or (factors and factors[0] in within):
-                    self._add(value, at, factors, within, rule.sizes)
+                    self._add(value, dim, factors, within, rule.sizes)
 
     def _add(
         self,
         value: int,
-        at: int,
+        dim: int,
         factors: tuple[str, ...],
         within: Mapping[str, Strides],
         sizes: Mapping[str, IntExpr],
     ) -> None:
         """Adds the boundaries between a dimension's factors and those within them."""
-        strides = set(self._strides.get((value, at), _NONE))
+        strides = set(self._strides.get((value, dim), _NONE))
         inner: IntExpr = 1
         for factor in reversed(factors):
             strides.update(multiply(inner, stride) for stride in within.get(factor, _NONE))
             inner = multiply(inner, sizes[factor])
             strides.add(inner)
-        self._strides[value, at] = frozenset(strides - {1, inner})
+        self._strides[value, dim] = frozenset(strides - {1, inner})
 
     def _within_factors(
         self, node: Node, tensors: tuple[Dims, ...], sizes: Mapping[str, IntExpr]
@@ -78,8 +78,8 @@ class Cuts:
         """Returns the boundaries within the op's factors, as far as its tensors have them."""
         within: dict[str, Strides] = {}
         for dims, value in zip(tensors, node.tensors, strict=True):
-            for at, factors in enumerate(dims):
-                strides = self._strides.get((value, at))
+            for dim, factors in enumerate(dims):
+                strides = self._strides.get((value, dim))
                 if not strides:
                     continue
                 inner: IntExpr = 1

@@ -81,29 +81,33 @@ class Graph:
         self.space = space
         self.calls = calls
         self.values = list(values.values())
-        self.position = {value.name: at for at, value in enumerate(self.values)}
+        self.position = {value.name: number for number, value in enumerate(self.values)}
         self.outputs = frozenset(self.position[name] for name in outputs)
         self.pins = [self._pin(value) for value in self.values]
         self.origins = {
-            at: value.origin
-            for at, value in enumerate(self.values)
+            number: value.origin
+            for number, value in enumerate(self.values)
             if value.origin is not None and (value.dist is None or _kind(value) == "preset")
         }
         self.fixed = frozenset(
-            at for at, pin in enumerate(self.pins) if pin is not None and at not in self.origins
+            number
+            for number, pin in enumerate(self.pins)
+            if pin is not None and number not in self.origins
         )
-        self.annotated = frozenset(at for at in self.fixed if _kind(self.values[at]) != "inherited")
+        self.annotated = frozenset(
+            number for number in self.fixed if _kind(self.values[number]) != "inherited"
+        )
         self.placed: frozenset[int] = frozenset()
         self.aliases = [(self.position[out], self.position[into]) for out, into in aliases]
         self.kept: dict[int, frozenset[str]] = {}
         self.settled: dict[int, Splits] = {}
         phases = dict.fromkeys((op.phase, op.microbatch) for op in ops)
-        self.lifetimes = {lifetime: at for at, lifetime in enumerate(phases)}
+        self.lifetimes = {lifetime: index for index, lifetime in enumerate(phases)}
         self.steady = [value.role in STORED_ROLES for value in self.values]
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
         self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]
-        self.nodes = [self._node(at, op) for at, op in enumerate(_canonical(ops))]
-        placed = {op.results: at for at, op in enumerate(ops)}
+        self.nodes = [self._node(index, op) for index, op in enumerate(_canonical(ops))]
+        placed = {op.results: index for index, op in enumerate(ops)}
         self.order = [placed[node.op.results] for node in self.nodes]
         self.decided = {n.index: decision(n) for n in self.nodes if n.op.dist is not None}
         self._derived: dict[Hashable, object] = {}
@@ -223,15 +227,15 @@ class Graph:
             return frozenset()
         return frozenset().union(*(self.kept.get(v, frozenset()) for v in node.operands))
 
-    def _node(self, at: int, op: Op) -> Node:
+    def _node(self, index: int, op: Op) -> Node:
         operands = tuple(self.position[name] for name in op.operands)
         results = tuple(self.position[name] for name in op.results)
-        call = self.calls.of(
+        call = self.calls.call_of(
             op, {v.name: v for v in map(self.values.__getitem__, (*operands, *results))}
         )
         steady = all(self.steady[v] for v in operands)
         weights = () if steady else _weights(call, [self.steady[v] for v in operands])
-        node = Node(at, op, call, operands, results, operands + results, steady, weights)
+        node = Node(index, op, call, operands, results, operands + results, steady, weights)
         for position, value in enumerate(results):
             self.producer[value] = (node, position)
             self.steady[value] = steady
@@ -273,7 +277,7 @@ def decision(node: Node) -> Choice:
     }
     choice = None
     if split.keys() <= call.splittable and (call.has_rule or not split):
-        choice = call.choice(call.space.table.of(split), dist.pending)
+        choice = call.choice(call.space.table.splits_of(split), dist.pending)
     if choice is None or choice.dist.body != dist.body:
         why = f"by {op.origin.detail}" if op.origin and op.origin.detail else "by a pin"
         factors = ", ".join(sorted(call.splittable)) or "none"
@@ -325,5 +329,7 @@ def _weights(call: Call, steady: Sequence[bool]) -> tuple[int, ...]:
     present = [{f for dim in dims for f in dim} & contracted for dims in call.rule.operands]
     moving = frozenset().union(*(p for p, fixed in zip(present, steady, strict=True) if not fixed))
     return tuple(
-        at for at, fixed in enumerate(steady) if fixed and not present[at].isdisjoint(moving)
+        position
+        for position, fixed in enumerate(steady)
+        if fixed and not present[position].isdisjoint(moving)
     )

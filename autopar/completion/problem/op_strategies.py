@@ -1,4 +1,4 @@
-"""Call: a rule with everything that completion derives from it, shared by equal ops."""
+"""Op strategies: a rule with everything that completion derives from it, shared by equal ops."""
 
 from __future__ import annotations
 
@@ -83,18 +83,18 @@ class Choice:
         """The same without what depends on who else reads operands and results."""
         return self._known().own_seconds
 
-    def reads(self, at: int) -> tuple[Need, ...]:
+    def reads(self, position: int) -> tuple[Need, ...]:
         """Returns how an operand is read: in the consumed form, through windows, or by a body."""
-        needed = self.consumed[at]
-        return (needed,) if self.is_plain else self._known().reads.get(at, (needed,))
+        needed = self.consumed[position]
+        return (needed,) if self.is_plain else self._known().reads.get(position, (needed,))
 
-    def reads_again(self, at: int) -> tuple[Need, ...]:
+    def reads_again(self, position: int) -> tuple[Need, ...]:
         """Returns how the ops of a body read a result."""
-        return () if self.is_plain else self._known().reads_again.get(at, ())
+        return () if self.is_plain else self._known().reads_again.get(position, ())
 
-    def leaves(self, at: int) -> Form:
+    def leaves(self, position: int) -> Form:
         """Returns the form in which a result is really left."""
-        return self._known().left.get(at, self.produced[at])
+        return self._known().left.get(position, self.produced[position])
 
     def _known(self) -> Priced:
         if self._priced is None:
@@ -154,7 +154,10 @@ class Call:
             for _, rule, factors in self._variants
             for factor in factors
             if factor not in rule.indexed
-            and all(rule.reduce.get((factor, at)) == "sum" for at in range(len(rule.results)))
+            and all(
+                rule.reduce.get((factor, position)) == "sum"
+                for position in range(len(rule.results))
+            )
         )
 
     @cached_property
@@ -165,46 +168,48 @@ class Call:
         dist = OpDist(self.space.mesh)
         return Choice(dist, self.space.table.none, taken, made, self._priced)
 
-    def suggest(self, at: int, form: Form) -> Splits:
+    def suggest(self, position: int, form: Form) -> Splits:
         """Returns the splits of factors that fit a tensor which lies in this form.
 
         Args:
-            at: Position of the tensor among operands and then results.
+            position: Position of the tensor among operands and then results.
             form: Its form; what is pending is ignored.
         """
-        key = (at, form)
+        key = (position, form)
         found = self._suggestions.get(key)
         if found is None:
-            found = self._suggestions[key] = self._suggest(at, form)
+            found = self._suggestions[key] = self._suggest(position, form)
         return found
 
-    def _suggest(self, at: int, form: Form) -> Splits:
+    def _suggest(self, position: int, form: Form) -> Splits:
         table = self.space.table
         if not form.splits.items:
             return table.none
         items: dict[Key, DimLayout] = {}
         for number, dim in form.splits.items.items():
-            for factor, layout in self._along(self.tensors[at][int(number)], dim).items():
+            for factor, layout in self._along(self.tensors[position][int(number)], dim).items():
                 if factor in self.splittable:
                     items.setdefault(factor, normalize_dim(layout, self.space.mesh))
                 elif factor in self.windows and (axes := dim_axes(layout)):
                     read = self.windows[factor].of
                     items.setdefault(read, (SubDim(self.rule.sizes[read], axes),))
-        return table.of({factor: dim for factor, dim in items.items() if factor in self.splittable})
+        return table.splits_of(
+            {factor: dim for factor, dim in items.items() if factor in self.splittable}
+        )
 
     def looked_up(self, splits: Splits) -> Splits:
         """Returns splits with what is looked up split, in the place of what it is looked up in."""
         addressed = [factor for factor in splits.items if self.rows_of(str(factor)) is not None]
         if not addressed:
             return splits
-        found = dict(splits.items)
-        axes = [axis for factor in addressed for axis in dim_axes(found.pop(factor))]
+        items = dict(splits.items)
+        axes = [axis for factor in addressed for axis in dim_axes(items.pop(factor))]
         rows = self.rows_of(str(addressed[0]))
         assert rows is not None
-        if rows in found:
+        if rows in items:
             return splits
-        found[rows] = (SubDim(self.rule.sizes[rows], tuple(axes)),)
-        return self.space.table.of(found)
+        items[rows] = (SubDim(self.rule.sizes[rows], tuple(axes)),)
+        return self.space.table.splits_of(items)
 
     def rows_of(self, factor: str) -> str | None:
         """Returns the major factor of what is looked up in another; None if nothing is.
@@ -220,9 +225,9 @@ class Call:
         for dims, tensor in zip(self.rule.operands, self.operands, strict=True):
             own = [factor for dim in dims for factor in dim]
             if tensor.dtype in INDEX and self.rule.indexed.keys().isdisjoint(own):
-                found = [factor for factor in own if factor in kept & self.splittable]
-                if found:
-                    return found[0]
+                rows = [factor for factor in own if factor in kept & self.splittable]
+                if rows:
+                    return rows[0]
         return None
 
     def _along(self, factors: tuple[str, ...], dim: DimLayout) -> Mapping[Key, DimLayout]:
@@ -232,14 +237,14 @@ class Call:
         pieces = factorize_dim(dim, sizes, self.space.mesh)
         if pieces is not None:
             return dict(zip(factors, pieces, strict=True))
-        found = table.none
+        splits = table.none
         for axis in dim_axes(dim):
             alone = table.restrict(dim, (axis,))
             pieces = factorize_dim(alone, sizes, self.space.mesh) if alone != dim else None
             if pieces is not None:
-                source = table.of(dict(zip(factors, pieces, strict=True)))
-                found = table.merged(found, axis, source) or found
-        return found.items
+                source = table.splits_of(dict(zip(factors, pieces, strict=True)))
+                splits = table.merged(splits, axis, source) or splits
+        return splits.items
 
     def choice(self, splits: Splits, pending: tuple[Pending, ...] = ()) -> Choice | None:
         """Returns the choice with these splits of factors, or None if the op can't be split so."""
@@ -279,7 +284,7 @@ class Call:
                 dims,
                 tensor,
                 read,
-                [(a, m) for a, m, at in flowing if position in at]
+                [(a, m) for a, m, operands in flowing if position in operands]
                 + list(pending_once(rule, dist, position).items()),
             )
             for position, (dims, tensor) in enumerate(
@@ -314,10 +319,10 @@ class Call:
     ) -> Form:
         space = self.space
         items: dict[Key, DimLayout] = {}
-        for at, factors in enumerate(dims):
+        for number, factors in enumerate(dims):
             if any(factor in splits.items for factor in factors):
-                items[at] = self._dim(factors, splits)
-        form = space.of_splits(space.table.of(items), tensor.shape)
+                items[number] = self._dim(factors, splits)
+        form = space.of_splits(space.table.splits_of(items), tensor.shape)
         return space.form(form.layout.with_partial(dict(partial))) if partial else form
 
     def _dim(self, factors: tuple[str, ...], splits: Splits) -> DimLayout:
@@ -330,14 +335,14 @@ class Call:
         if dist.body:
             return self.calls.priced_body(self.calls, self, replace(dist, pending=()))
         count, cut = len(self.operands), self.rule.windows
-        ways = [window_ways(self.rule, dist, at) if cut else () for at in range(count)]
+        ways = [window_ways(self.rule, dist, position) if cut else () for position in range(count)]
         own = self._own_seconds(dist, ways)
         if not any(ways):
             return Priced(own, own)
         types = zip(ways, self.operands, strict=True)
         windows = [self.space.windows(each, t.dtype) if each else None for each, t in types]
         fetched = sum(each.ways[0][1] for each in windows if each)
-        reads = {at: (each,) for at, each in enumerate(windows) if each}
+        reads = {position: (each,) for position, each in enumerate(windows) if each}
         return Priced(own + fetched, own, reads=reads)
 
     def _own_seconds(self, dist: OpDist, ways: Sequence[tuple[WindowWay, ...]]) -> float:
@@ -416,7 +421,7 @@ class Call:
         if known is None:
             op, around = self.example
             ops, values = body_ops(self.rule, op, OpDist(self.space.mesh, body=body), around)
-            whole = sum(self.calls.of(op, values).whole.seconds for op in ops)
+            whole = sum(self.calls.call_of(op, values).whole.seconds for op in ops)
             starts = sum(op.kind not in FREE for op in ops) * self.space.cluster.launch_seconds
             known = self._inner[body] = starts, whole - starts
         return known
@@ -448,7 +453,7 @@ class CallTable:
         self.space, self.priced_body = space, priced_body
         self._known: dict[tuple[object, ...], Call] = {}
 
-    def of(self, op: Op, values: Mapping[str, Value]) -> Call:
+    def call_of(self, op: Op, values: Mapping[str, Value]) -> Call:
         """Returns what all ops have in common that call the same op in the same way."""
         types = tuple((values[name].shape, values[name].dtype) for name in op.operands)
         results = tuple((values[name].shape, values[name].dtype) for name in op.results)
@@ -465,7 +470,7 @@ def _opaque(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Ru
     sizes: dict[str, IntExpr] = {}
     dims: list[Dims] = []
     for number, tensor in enumerate((*operands, *results)):
-        names = [f"t{number}_{at}" for at in range(len(tensor.shape))]
+        names = [f"t{number}_{dim}" for dim in range(len(tensor.shape))]
         sizes.update(zip(names, tensor.shape, strict=True))
         dims.append(tuple((name,) for name in names))
     count = len(operands)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from autopar.completion.problem.buckets import Buckets, Filled, Steps, Waiting
+from autopar.completion.problem.buckets import Buckets, DeferredSums, Filled, Steps
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, Need, Windows
@@ -64,10 +64,12 @@ class Price:
 
     def _filled(self, choices: Sequence[Choice], ways: Mapping[int, Way]) -> Iterator[Filled]:
         """Returns the buckets in which sums of values travel."""
-        found = (
-            (value, ways[value][1]) for value in self.graph.shared(Waiting).group if value in ways
+        grouped = (
+            (value, ways[value][1])
+            for value in self.graph.shared(DeferredSums).group
+            if value in ways
         )
-        pending = ((value, way) for value, way in found if way and way[0][0].layout.partial)
+        pending = ((value, way) for value, way in grouped if way and way[0][0].layout.partial)
         return self.buckets.filled(choices, pending)
 
     def value(self, choices: Sequence[Choice], value: int, stored: Form) -> float:
@@ -86,36 +88,46 @@ class Price:
         first = stored
         needs: dict[tuple[str, int], dict[Need, None]] = {}
         if producer is not None:
-            node, at = producer
-            first = choices[node.index].leaves(at)
+            node, position = producer
+            first = choices[node.index].leaves(position)
             if value in graph.outputs:
-                if graph.pins[value] is None and first is not choices[node.index].produced[at]:
+                if (
+                    graph.pins[value] is None
+                    and first is not choices[node.index].produced[position]
+                ):
                     stored = self.space.complete(first)
                 needs[node.op.phase, node.op.microbatch] = {stored: None}
-            for need in choices[node.index].reads_again(at):
+            for need in choices[node.index].reads_again(position):
                 needs.setdefault((node.op.phase, node.op.microbatch), {})[need] = None
-        for node, at in graph.uses[value]:
+        for node, position in graph.uses[value]:
             lifetime = node.op.phase, node.op.microbatch
-            needs.setdefault(lifetime, {}).update(dict.fromkeys(choices[node.index].reads(at)))
+            needs.setdefault(lifetime, {}).update(
+                dict.fromkeys(choices[node.index].reads(position))
+            )
         ordered = sorted(needs, key=graph.lifetimes.__getitem__)
-        waits = graph.shared(Waiting).group_of(value) is not None
+        is_deferred = graph.shared(DeferredSums).group_of(value) is not None
         return self._through(
-            first, tuple(tuple(needs[at]) for at in ordered), graph.itemsizes[value], waits
+            first,
+            tuple(tuple(needs[lifetime]) for lifetime in ordered),
+            graph.itemsizes[value],
+            is_deferred,
         )
 
-    def _through(self, first: Form, needs: Needs, itemsize: int, waits: bool) -> Way:
+    def _through(self, first: Form, needs: Needs, itemsize: int, is_deferred: bool) -> Way:
         """Returns how a value is brought from its first form to others, phase by phase."""
         if all(form is first for forms in needs for form in forms):
             return NOWHERE
-        key = (first, needs, itemsize, waits)
+        key = (first, needs, itemsize, is_deferred)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._new_way(*key)
         return found
 
-    def _new_way(self, first: Form, needs: Needs, itemsize: int, waits: bool) -> Way:
+    def _new_way(self, first: Form, needs: Needs, itemsize: int, is_deferred: bool) -> Way:
         space, reduced = self.space, self.space.complete(first)
-        making: Making[Form] = Making(partial(space.seconds, itemsize=itemsize, waits=waits))
+        making: Making[Form] = Making(
+            partial(space.reshard_seconds, itemsize=itemsize, deferred=is_deferred)
+        )
         lasting, total = [first], 0.0
         steps: Steps = ()
         known: set[Windows] = set()

@@ -15,7 +15,7 @@ from typing import TypeVar
 from autopar.base.errors import AnnotationError
 from autopar.completion.prepare.common_subexpressions import share_moves
 from autopar.completion.prepare.renew_views import renew_views
-from autopar.completion.prepare.split_fused_weights import ways_apart
+from autopar.completion.prepare.split_fused_weights import split_variants
 from autopar.completion.presets.place import place_pins
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import CallTable
@@ -66,7 +66,7 @@ class Problem:
     calls: CallTable = field(repr=False)
 
     @classmethod
-    def of(
+    def from_program(
         cls, program: Program, cluster: Cluster, planner: ReshardPlanner | None = None
     ) -> Problem:
         """Returns the problem of completing a program.
@@ -94,7 +94,7 @@ class Problem:
         main = completed.main
         values = {name: _free(value) for name, value in main.values.items()}
         ops = tuple(_free(op) for op in main.ops)
-        return cls.of(completed.with_main(replace(main, values=values, ops=ops)), cluster)
+        return cls.from_program(completed.with_main(replace(main, values=values, ops=ops)), cluster)
 
     def with_pins(self, pins: Iterable[Pinned]) -> Problem:
         """Returns the problem with other pins, which shares what is known of costs.
@@ -131,8 +131,8 @@ class Problem:
     @cached_property
     def ways(self) -> tuple[Way, ...]:
         """The ways to complete it: first as it is, then with its fused weights taken apart."""
-        apart = ways_apart(self.program) if self.calls.space.axes else ()
-        return tuple(Way(_prepared(each), self.calls) for each in (self.program, *apart))
+        variants = split_variants(self.program) if self.calls.space.axes else ()
+        return tuple(Way(_prepared(each), self.calls) for each in (self.program, *variants))
 
 
 def graph_of(main: Function, calls: CallTable) -> Graph:

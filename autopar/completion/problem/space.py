@@ -100,7 +100,7 @@ class Space:
             normal = layout.normalized()
             found = self._forms.get(normal)
             if found is None:
-                splits = self.table.of(dict(enumerate(normal.dims)))
+                splits = self.table.splits_of(dict(enumerate(normal.dims)))
                 found = self._forms[normal] = Form(normal, splits)
             self._forms[layout] = found
         return found
@@ -117,7 +117,7 @@ class Space:
         key = ways, dtype
         found = self._windows.get(key)
         if found is None:
-            priced = [(self.form(w.layout), w.seconds(dtype, self.evaluator)) for w in ways]
+            priced = [(self.form(w.layout), w.local_seconds(dtype, self.evaluator)) for w in ways]
             found = self._windows[key] = Windows(tuple(priced))
         return found
 
@@ -129,7 +129,9 @@ class Space:
         key = (splits, shape)
         found = self._of_splits.get(key)
         if found is None:
-            dims = tuple(splits.items.get(at, dim) for at, dim in enumerate(whole.layout.dims))
+            dims = tuple(
+                splits.items.get(number, dim) for number, dim in enumerate(whole.layout.dims)
+            )
             found = self._of_splits[key] = self.form(Layout(self.mesh, dims))
         return found
 
@@ -158,12 +160,14 @@ class Space:
             form.parts = self.mesh.axes_size(form.layout.sharded_axes)
         return form.parts
 
-    def seconds(self, source: Form, target: Form, itemsize: int, *, waits: bool = False) -> float:
-        """Returns the predicted seconds of a reshard, of a value that waits by itself."""
+    def reshard_seconds(
+        self, source: Form, target: Form, itemsize: int, *, deferred: bool = False
+    ) -> float:
+        """Returns the predicted seconds of a reshard, of a deferred value by itself."""
         if source is target:
             return 0.0
-        if waits and source.layout.partial:
-            return self.plan(source, target, itemsize, waits=True).seconds
+        if deferred and source.layout.partial:
+            return self.plan(source, target, itemsize, deferred=True).seconds
         key = (target, itemsize)
         found = source.seconds.get(key)
         if found is None:
@@ -183,20 +187,20 @@ class Space:
             source.least_seconds[key] = found
         return found
 
-    def plan(self, source: Form, target: Form, itemsize: int, *, waits: bool = False) -> Reshard:
+    def plan(self, source: Form, target: Form, itemsize: int, *, deferred: bool = False) -> Reshard:
         """Returns the way from one form to another.
 
         Args:
             source: Where it begins.
             target: Where it leads.
             itemsize: Bytes per element.
-            waits: Whether nobody waits for the value (`cost.reshard.deferred_sums`).
+            deferred: Whether nobody waits for the value (`cost.reshard.deferred_sums`).
         """
-        planner = self.planner.waiting if waits else self.planner
+        planner = self.planner.deferred if deferred else self.planner
         return planner.plan(source.layout, target.layout, itemsize)
 
-    def least_spread_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
-        """Returns seconds that `spread_seconds` are at least: those of the slowest reshard."""
+    def least_fan_out_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
+        """Returns seconds that `fan_out_seconds` are at least: those of the slowest reshard."""
         return max((self.least_seconds(source, t, itemsize) for t in targets), default=0.0)
 
     def planner_along(self, axis: str) -> ReshardPlanner:
@@ -206,17 +210,19 @@ class Space:
             found = self._planners[axis] = ReshardPlanner(self.planner.model, (axis,))
         return found
 
-    def spread_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
+    def fan_out_seconds(self, source: Form, targets: list[Form], itemsize: int) -> float:
         """Returns the seconds to reshard from one form to several, which may build on another."""
         if len(targets) == 1:
-            return self.seconds(source, targets[0], itemsize)
-        direct = [(self.seconds(source, target, itemsize), target) for target in targets]
+            return self.reshard_seconds(source, targets[0], itemsize)
+        direct = [(self.reshard_seconds(source, target, itemsize), target) for target in targets]
         direct.sort(key=lambda pair: -pair[0])
         total = 0.0
         done: list[Form] = []
         for seconds, target in direct:
             if seconds:
-                total += min([seconds, *(self.seconds(other, target, itemsize) for other in done)])
+                total += min(
+                    [seconds, *(self.reshard_seconds(other, target, itemsize) for other in done)]
+                )
             done.append(target)
         return total
 

@@ -1,4 +1,4 @@
-"""Splits: which mesh axes split which of several named dimensions, and how two such wishes join.
+"""Splits: which mesh axes split which of several named dimensions, and how two such splits merge.
 
 The dimensions are either the factors of an op (by name) or the dimensions of a tensor (by number),
 so the same algebra serves ops and values. Splits are interned by a `SplitTable`: equal ones are the
@@ -56,9 +56,9 @@ class SplitTable:
         self.mesh = mesh
         self._known: dict[frozenset[tuple[Key, DimLayout]], Splits] = {}
         self._restricted: dict[tuple[DimLayout, tuple[str, ...]], DimLayout] = {}
-        self.none = self.of({})
+        self.none = self.splits_of({})
 
-    def of(self, items: Mapping[Key, DimLayout]) -> Splits:
+    def splits_of(self, items: Mapping[Key, DimLayout]) -> Splits:
         """Returns the splits with these layouts; dimensions that aren't split are left out."""
         split = {key: dim for key, dim in items.items() if any(sub.axes for sub in dim)}
         found = self._known.get(frozenset(split.items()))
@@ -101,7 +101,7 @@ class SplitTable:
             key = splits.places[axis][0]
             dim = splits.items[key]
             rest = [other for other in dim_axes(dim) if other != axis]
-            found = self.of({**splits.items, key: self.restrict(dim, rest)})
+            found = self.splits_of({**splits.items, key: self.restrict(dim, rest)})
             splits.without_axes[axis] = found
         return found
 
@@ -125,16 +125,16 @@ class SplitTable:
         return splits.merges[key]
 
     def _merged(self, splits: Splits, axis: str, source: Splits) -> Splits | None:
-        at, alone = source.places[axis]
-        current = splits.items.get(at)
+        key, alone = source.places[axis]
+        current = splits.items.get(key)
         if current is None:
-            return self.of({**splits.items, at: alone})
+            return self.splits_of({**splits.items, key: alone})
         settled = dim_axes(current)
-        joint = self.restrict(source.items[at], (*settled, axis))
+        joint = self.restrict(source.items[key], (*settled, axis))
         if self.restrict(joint, settled) == current:
-            return self.of({**splits.items, at: joint})
+            return self.splits_of({**splits.items, key: joint})
         composed = self.compose(current, alone)
-        return self.of({**splits.items, at: composed}) if composed is not None else None
+        return self.splits_of({**splits.items, key: composed}) if composed is not None else None
 
     def nested(
         self, splits: Splits, axis: str, source: Splits, cuts: Mapping[Key, Sequence[IntExpr]]
@@ -150,16 +150,16 @@ class SplitTable:
         Returns:
             None if the axis doesn't fit there.
         """
-        at, alone = source.places[axis]
-        current = splits.items.get(at)
+        key, alone = source.places[axis]
+        current = splits.items.get(key)
         if current is None:
-            return self.of({**splits.items, at: alone})
+            return self.splits_of({**splits.items, key: alone})
         order = (*dim_axes(current), axis)
         plain = self.compose(current, alone, order=order)
-        sizes = cuts.get(at, ())
+        sizes = cuts.get(key, ())
         if plain is None or factorize_dim(plain, sizes or (dim_size(plain),), self.mesh) is None:
             plain = self.compose(current, alone, sizes, order) or plain
-        return self.of({**splits.items, at: plain}) if plain is not None else None
+        return self.splits_of({**splits.items, key: plain}) if plain is not None else None
 
     def compose(
         self,

@@ -35,15 +35,15 @@ def left_otherwise(function: Function, solution: Solution) -> Iterator[tuple[int
         The position of a result, its value in the graph of the solution, and its form.
     """
     graph = solution.graph
-    by_name = {value.name: at for at, value in enumerate(graph.values)}
-    for at, name in enumerate(function.outputs):
+    by_name = {value.name: number for number, value in enumerate(graph.values)}
+    for position, name in enumerate(function.outputs):
         value = by_name[name]
         producer = graph.producer[value]
         if producer is not None:
-            node, position = producer
-            made = solution.choices[node.index].leaves(position)
+            node, result = producer
+            made = solution.choices[node.index].leaves(result)
             if made is not solution.forms[value]:
-                yield at, value, made
+                yield position, value, made
 
 
 def priced_body(calls: CallTable, call: Call, dist: OpDist) -> Priced:
@@ -56,16 +56,16 @@ def priced_body(calls: CallTable, call: Call, dist: OpDist) -> Priced:
     solution = solve_body(calls, function)
     graph, choices = solution.graph, solution.choices
     price, seconds, left = Price(graph), solution.seconds, {}
-    for at, value, made in left_otherwise(function, solution):
+    for position, value, made in left_otherwise(function, solution):
         pinned = price.value(choices, value, solution.forms[value])
         seconds += price.value(choices, value, made) - pinned
-        left[at] = made
+        left[position] = made
     around = {graph.position[name] for name in (*op.operands, *op.results)}
     inside = [value for value in range(len(graph.values)) if value not in around]
     own = sum(choice.own_seconds for choice in choices)
     own += price.moves(choices, solution.forms, inside)
-    reads = {at: _reads(solution, name) for at, name in enumerate(op.operands)}
-    again = {at: _reads(solution, name) for at, name in enumerate(op.results)}
+    reads = {position: _reads(solution, name) for position, name in enumerate(op.operands)}
+    again = {position: _reads(solution, name) for position, name in enumerate(op.results)}
     return Priced(seconds, own, left, reads, again)
 
 
@@ -74,5 +74,7 @@ def _reads(solution: Solution, name: str) -> tuple[Need, ...]:
     graph = solution.graph
     uses = graph.uses[graph.position[name]]
     return tuple(
-        dict.fromkeys(need for node, at in uses for need in solution.choices[node.index].reads(at))
+        dict.fromkeys(
+            need for node, position in uses for need in solution.choices[node.index].reads(position)
+        )
     )

@@ -1,4 +1,4 @@
-"""Pending: how far partial values flow before they are reduced.
+"""Deferred reductions: how far partial values flow before they are reduced.
 
 Splits are settled; what is open is which linear ops work on pieces that are still to be reduced.
 Along the mesh axes that ops split together this is a minimum cut: an op that splits a sum is a
@@ -25,7 +25,7 @@ SECONDS_UNIT = 1e-12
 """Costs are compared as whole picoseconds."""
 
 
-def flow_pending(graph: Graph, choices: list[Choice]) -> list[int]:
+def defer_reductions(graph: Graph, choices: list[Choice]) -> list[int]:
     """Lets partial values flow where that costs least; changes `choices` in place.
 
     Returns:
@@ -33,14 +33,14 @@ def flow_pending(graph: Graph, choices: list[Choice]) -> list[int]:
     """
     flowing: set[int] = set()
     rank = graph.space.axes.index
-    found = {
-        (_born(choice, at, monoid), monoid)
+    born = {
+        (_born(choice, position, monoid), monoid)
         for choice in choices
-        for at, form in enumerate(choice.produced)
+        for position, form in enumerate(choice.produced)
         for _, monoid in form.layout.partial
     }
     order = sorted(
-        (pair for pair in found if pair[0]),
+        (pair for pair in born if pair[0]),
         key=lambda pair: (-len(pair[0]), [rank(a) for a in pair[0]], MONOIDS.index(pair[1])),
     )
     for axes, monoid in order:
@@ -48,10 +48,10 @@ def flow_pending(graph: Graph, choices: list[Choice]) -> list[int]:
     return sorted(flowing)
 
 
-def _born(choice: Choice, at: int, monoid: str) -> tuple[str, ...]:
+def _born(choice: Choice, position: int, monoid: str) -> tuple[str, ...]:
     """Returns the axes over which an op itself leaves a result pending."""
     passing = {pending.axis for pending in choice.dist.pending}
-    partial = choice.produced[at].layout.partial
+    partial = choice.produced[position].layout.partial
     return tuple(axis for axis, of in partial if of == monoid and axis not in passing)
 
 
@@ -72,7 +72,7 @@ class _Cut:
         self.born = [
             node
             for node in self.graph.nodes
-            if any(self._is_born(node, at) for at in range(len(node.results)))
+            if any(self._is_born(node, position) for position in range(len(node.results)))
         ]
         self.rows = {}
         self.flow = FlowGraph()
@@ -83,14 +83,14 @@ class _Cut:
         for node in [*self.born, *filter(self._is_kept, reached)]:
             self.flow.edge(self.flow.source, self.number[node.index], INFINITE)
         for node in [*self.born, *reached]:
-            for at, value in enumerate(node.results):
-                if node.index in self.rows or self._is_born(node, at):
-                    self._add_value(node, at, value)
+            for position, value in enumerate(node.results):
+                if node.index in self.rows or self._is_born(node, position):
+                    self._add_value(node, position, value)
 
     def apply(self) -> Iterable[int]:
         """Changes the choices of ops through which the reduction flows, and returns them."""
         side = self.flow.source_side()
-        found = []
+        changed = []
         for index, operands in self.rows.items():
             if self.number[index] in side:
                 old = self.choices[index]
@@ -99,11 +99,11 @@ class _Cut:
                 choice = self.graph.nodes[index].call.choice(old.splits, together)
                 if choice is not None:
                     self.choices[index] = choice
-                    found.append(index)
-        return found
+                    changed.append(index)
+        return changed
 
-    def _is_born(self, node: Node, at: int) -> bool:
-        return _born(self.choices[node.index], at, self.monoid) == self.axes
+    def _is_born(self, node: Node, position: int) -> bool:
+        return _born(self.choices[node.index], position, self.monoid) == self.axes
 
     def _may_be_pending(self, value: int) -> bool:
         """Whether a value is free, or pinned to be pending this reduction."""
@@ -122,8 +122,8 @@ class _Cut:
         pieces = {
             value
             for node in self.born
-            for at, value in enumerate(node.results)
-            if self._is_born(node, at) and self._may_be_pending(value)
+            for position, value in enumerate(node.results)
+            if self._is_born(node, position) and self._may_be_pending(value)
         }
         starts = {node.index for node in self.born}
         queue = sorted({use.index for value in pieces for use, _ in self.graph.uses[value]})
@@ -151,7 +151,7 @@ class _Cut:
             return None
         best: tuple[int, ...] | None = None
         for row in node.call.rows(choice.dist.body, self.monoid):
-            if all(node.operands[at] not in pieces for at in row):
+            if all(node.operands[position] not in pieces for position in row):
                 continue
             if best is None or self._gain(node, row, pieces) > self._gain(node, best, pieces):
                 best = row
@@ -159,13 +159,13 @@ class _Cut:
 
     def _gain(self, node: Node, positions: tuple[int, ...], pieces: set[int]) -> tuple[int, int]:
         """Prefers rows that spare the reduction of more, and then of larger, operands."""
-        spared = [at for at in positions if node.operands[at] in pieces]
-        sizes = (self.graph.values[node.operands[at]].global_shape for at in spared)
+        spared = [position for position in positions if node.operands[position] in pieces]
+        sizes = (self.graph.values[node.operands[position]].global_shape for position in spared)
         return len(spared), sum(planned(prod(shape)) for shape in sizes)
 
-    def _add_value(self, node: Node, at: int, value: int) -> None:
+    def _add_value(self, node: Node, number: int, value: int) -> None:
         """Adds the edges of a value: what it costs to reduce it, per form that readers need."""
-        made = self._partial(self.choices[node.index].produced[at])
+        made = self._partial(self.choices[node.index].produced[number])
         start = self.number[node.index]
         pin = self.graph.pins[value]
         if pin is not None and not self._may_be_pending(value):
@@ -191,7 +191,7 @@ class _Cut:
         self, start: int, made: Form, value: int, needed: Form, readers: list[Node]
     ) -> None:
         """Adds the cost of bringing pieces into a form, which readers share."""
-        seconds = self.graph.space.seconds(made, needed, self.graph.itemsizes[value])
+        seconds = self.graph.space.reshard_seconds(made, needed, self.graph.itemsizes[value])
         # Even where nothing is to be moved, as for empty values, finishing takes an op.
         finishes = any((axis, self.monoid) not in needed.layout.partial for axis in self.axes)
         capacity = max(round(seconds / SECONDS_UNIT), int(finishes))

@@ -1,4 +1,4 @@
-"""Refine: every op takes the choice with the least predicted seconds, given its neighbours.
+"""Local search: every op takes the choice with the least predicted seconds, given its neighbours.
 
 The sum of computation and reshards falls with every step, so this ends. Ops are visited in the
 graph's canonical order; only ops next to a reshard, or to a change, are looked at again.
@@ -22,7 +22,7 @@ from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Splits
-from autopar.completion.propagate.shared_reductions import Joins
+from autopar.completion.propagate.shared_reductions import SharedReductions
 from autopar.completion.propagate.shift import shifts
 
 MAX_CHAIN = 8
@@ -35,7 +35,7 @@ GAIN = 1e-6
 """The part of the local seconds by which a choice must be better to be taken."""
 
 
-class Refine:
+class LocalSearch:
     """Improves choices one op at a time.
 
     Attributes:
@@ -57,8 +57,8 @@ class Refine:
         nodes = [n for n in self.graph.nodes if n.call.has_rule and n.index not in decided]
         self._sweep(nodes, {node.index for node in nodes})
         self._seconds_now.clear()
-        moved = {at for node in nodes for at in self._retreat(node)}
-        moved |= {at for node in nodes for at in self._shift(node)}
+        moved = {index for node in nodes for index in self._retreat(node)}
+        moved |= {index for node in nodes for index in self._shift(node)}
         self.changed |= moved
         self._sweep(nodes, moved)
 
@@ -77,7 +77,7 @@ class Refine:
     def _improve(self, node: Node) -> bool:
         current = self.choices[node.index]
         around = _Around(self, node)
-        now = around.seconds(current)
+        now = around.reshard_seconds(current)
         if now == 0.0:
             return False
         suggested = around.suggested()
@@ -89,7 +89,7 @@ class Refine:
             choice = node.call.choice(splits)
             if choice is None or around.is_slower(choice, limit):
                 continue
-            seconds = choice.seconds + around.seconds(choice, limit - choice.seconds)
+            seconds = choice.seconds + around.reshard_seconds(choice, limit - choice.seconds)
             if seconds < limit:
                 best, limit = choice, seconds * (1 - GAIN)
         if best is current:
@@ -104,7 +104,7 @@ class Refine:
             return []
         around = _Around(self, node)
         current = self.choices[node.index]
-        if around.seconds(current) == 0.0:
+        if around.reshard_seconds(current) == 0.0:
             return []
         best: dict[int, Choice] = {}
         gain = 0.0
@@ -144,9 +144,9 @@ class Refine:
 
     def _before(self, node: Node, axis: str) -> list[Node]:
         """Returns an op and those before it that are split along an axis, nearest first."""
-        found = {node.index: node}
+        chain = {node.index: node}
         queue = [node]
-        while queue and len(found) < MAX_CHAIN:
+        while queue and len(chain) < MAX_CHAIN:
             for value in queue.pop(0).operands:
                 producer = self.graph.producer[value]
                 if producer is None or self.graph.pins[value] is not None:
@@ -154,10 +154,10 @@ class Refine:
                 before = producer[0]
                 if before.index in self.graph.decided:
                     continue
-                if before.index not in found and axis in self._splits(before).places:
-                    found[before.index] = before
+                if before.index not in chain and axis in self._splits(before).places:
+                    chain[before.index] = before
                     queue.append(before)
-        free = [n for n in found.values() if axis not in self._fixed_here(n)]
+        free = [n for n in chain.values() if axis not in self._fixed_here(n)]
         return free if node in free else []
 
     def _splits(self, node: Node) -> Splits:
@@ -224,17 +224,17 @@ class Refine:
         table = self.space.table
         splits = current.splits
         fixed = self._fixed_axes(node, splits, suggested)
-        found: dict[Splits, None] = {}
+        candidates: dict[Splits, None] = {}
         for axis in self.space.axes:
             if axis in fixed:
                 continue
             without = table.without(splits, axis)
-            found[without] = None
+            candidates[without] = None
             for other, _ in suggested:
                 if axis in other.places and other.places[axis] != splits.places.get(axis):
                     merged = table.merged(without, axis, other)
                     if merged is not None:
-                        found[merged] = None
+                        candidates[merged] = None
         for other, _ in suggested:
             joined: Splits = other
             for axis in fixed:
@@ -243,9 +243,9 @@ class Refine:
                 if axis not in joined.places:
                     joined = table.merged(joined, axis, splits) or joined
             if all(axis in joined.places for axis in fixed):
-                found[joined] = None
-        found.pop(splits, None)
-        return list(found)
+                candidates[joined] = None
+        candidates.pop(splits, None)
+        return list(candidates)
 
     def _fixed_axes(
         self, node: Node, splits: Splits, suggested: list[tuple[Splits, int]]
@@ -257,9 +257,15 @@ class Refine:
         for axis, place in splits.places.items():
             if axis in fixed:
                 continue
-            agreeing = [at for other, at in suggested if other.places.get(axis) == place]
+            agreeing = [
+                position for other, position in suggested if other.places.get(axis) == place
+            ]
             opposed = any(other.places.get(axis, place) != place for other, _ in suggested)
-            if not opposed and not node.steady and any(at in node.weights for at in agreeing):
+            if (
+                not opposed
+                and not node.steady
+                and any(position in node.weights for position in agreeing)
+            ):
                 fixed.append(axis)
         return fixed
 
@@ -301,33 +307,33 @@ class Readings:
 
     def _readers(self, value: int) -> dict[Form, list[tuple[int, int]]]:
         """Returns by form the first two ops that read it: places among the uses, and indices."""
-        found: dict[Form, list[tuple[int, int]]] = {}
-        for place, (node, at) in enumerate(self._graph.uses[value]):
-            readers = found.setdefault(self._choices[node.index].consumed[at], [])
+        by_form: dict[Form, list[tuple[int, int]]] = {}
+        for place, (node, position) in enumerate(self._graph.uses[value]):
+            readers = by_form.setdefault(self._choices[node.index].consumed[position], [])
             if not readers or (len(readers) == 1 and readers[0][1] != node.index):
                 readers.append((place, node.index))
-        return found
+        return by_form
 
 
 class _Around:
     """What lies around an op: where its operands come from and where its results go."""
 
-    def __init__(self, refine: Refine, node: Node) -> None:
-        self.space = refine.space
+    def __init__(self, search: LocalSearch, node: Node) -> None:
+        self.space = search.space
         self.node = node
-        graph, choices = refine.graph, refine.choices
+        graph, choices = search.graph, search.choices
         self.graph, self.choices = graph, choices
         self.sources: list[tuple[int, int, Form | None, list[Form]]] = []
         self.targets: list[tuple[int, int, Form | None, list[Form], bool]] = []
-        for at, value in enumerate(node.operands):
-            if value in node.operands[:at]:
+        for position, value in enumerate(node.operands):
+            if value in node.operands[:position]:
                 continue
-            others = refine.readings.demands(value, node.index)
-            self.sources.append((at, value, _priced_form(graph, choices, value), others))
-        for at, value in enumerate(node.results):
-            demands = refine.readings.demands(value)
+            others = search.readings.demands(value, node.index)
+            self.sources.append((position, value, _priced_form(graph, choices, value), others))
+        for position, value in enumerate(node.results):
+            demands = search.readings.demands(value)
             out = value in graph.outputs
-            self.targets.append((at, value, graph.pins[value], demands, out))
+            self.targets.append((position, value, graph.pins[value], demands, out))
         self.itemsizes = graph.itemsizes
         self.choice = choices[node.index]
 
@@ -337,44 +343,46 @@ class _Around:
         A body is completed only if it and the reshards might take less, as completing takes long.
         """
         if choice.dist.body:
-            least = self.space.least_spread_seconds
+            least = self.space.least_fan_out_seconds
             around = sum(least(*reshard) for reshard in self._reshards(choice))
             if self.node.call.least_seconds(choice) + around >= limit:
                 return True
         return choice.seconds >= limit
 
-    def seconds(self, choice: Choice, limit: float = math.inf) -> float:
+    def reshard_seconds(self, choice: Choice, limit: float = math.inf) -> float:
         """Returns the seconds of all reshards next to the op, if it made this choice.
 
         What is beyond a limit isn't planned, which takes time, and counts as infinite.
         """
         reshards = list(self._reshards(choice))
         if limit < math.inf:
-            least = self.space.least_spread_seconds
+            least = self.space.least_fan_out_seconds
             if sum(least(*reshard) for reshard in reshards) >= limit:
                 return math.inf
         total = 0.0
         for reshard in reshards:
             if total >= limit:
                 return math.inf
-            total += self.space.spread_seconds(*reshard)
+            total += self.space.fan_out_seconds(*reshard)
         return total
 
     def _reshards(self, choice: Choice) -> Iterator[tuple[Form, list[Form], int]]:
         """Yields the reshards next to the op: (from, to, bytes per element)."""
         operands = self.node.operands
-        for at, value, source, others in self.sources:
+        for position, value, source, others in self.sources:
             if source is None:
                 continue
             demands = dict.fromkeys(others)
-            demands[choice.consumed[at]] = None
-            for again in range(at + 1, len(operands)):
+            demands[choice.consumed[position]] = None
+            for again in range(position + 1, len(operands)):
                 if operands[again] == value:
                     demands[choice.consumed[again]] = None
             yield source, list(demands), self.itemsizes[value]
-        for at, value, pin, wanted, out in self.targets:
+        for position, value, pin, wanted, out in self.targets:
             size = self.itemsizes[value]
-            made = self.graph.own(Joins).priced(self.choices, value, choice.produced[at])
+            made = self.graph.own(SharedReductions).priced(
+                self.choices, value, choice.produced[position]
+            )
             kept = pin if pin is not None else self.space.complete(made) if out else made
             if kept is not made:
                 yield made, [kept], size
@@ -383,18 +391,18 @@ class _Around:
 
     def suggested(self) -> list[tuple[Splits, int]]:
         """Returns the splits of factors that neighbours suggest, with the tensor's position."""
-        found: dict[tuple[Splits, int], None] = {}
+        suggestions: dict[tuple[Splits, int], None] = {}
         call, lent = self.node.call, self.graph.lent
-        for at, value, source, _ in self.sources:
+        for position, value, source, _ in self.sources:
             if source is not None and source.splits.items:
-                found[call.suggest(at, lent(self.node, value, source)), at] = None
+                suggestions[call.suggest(position, lent(self.node, value, source)), position] = None
         count = len(self.node.operands)
-        for at, value, pin, demands, _ in self.targets:
+        for position, value, pin, demands, _ in self.targets:
             for form in [*demands, *([pin] if pin else [])]:
                 if form.splits.items:
                     form = lent(self.node, value, form)
-                    found[call.suggest(count + at, form), count + at] = None
-        return [(splits, at) for splits, at in found if splits.items]
+                    suggestions[call.suggest(count + position, form), count + position] = None
+        return [(splits, position) for splits, position in suggestions if splits.items]
 
 
 def stored_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
@@ -412,7 +420,7 @@ def stored_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
 def _priced_form(graph: Graph, choices: list[Choice], value: int) -> Form | None:
     """Returns the form in which a value is stored, without reductions that it doesn't pay for."""
     stored = stored_form(graph, choices, value)
-    return None if stored is None else graph.own(Joins).priced(choices, value, stored)
+    return None if stored is None else graph.own(SharedReductions).priced(choices, value, stored)
 
 
 def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
@@ -424,10 +432,10 @@ def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
     producer = graph.producer[value]
     if producer is not None:
         made = choices[producer[0].index].produced[producer[1]]
-        made = graph.own(Joins).priced(choices, value, made)
-        total += graph.space.seconds(made, stored, size)
+        made = graph.own(SharedReductions).priced(choices, value, made)
+        total += graph.space.reshard_seconds(made, stored, size)
     demands = _demands(graph, choices, value)
-    return total + (graph.space.spread_seconds(stored, demands, size) if demands else 0.0)
+    return total + (graph.space.fan_out_seconds(stored, demands, size) if demands else 0.0)
 
 
 def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
@@ -438,12 +446,12 @@ def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> flo
     least, size = graph.space.least_seconds, graph.itemsizes[value]
     producer = graph.producer[value]
     made = stored if producer is None else choices[producer[0].index].produced[producer[1]]
-    made = graph.own(Joins).priced(choices, value, made)
+    made = graph.own(SharedReductions).priced(choices, value, made)
     demands = _demands(graph, choices, value)
-    return least(made, stored, size) + graph.space.least_spread_seconds(stored, demands, size)
+    return least(made, stored, size) + graph.space.least_fan_out_seconds(stored, demands, size)
 
 
 def _demands(graph: Graph, choices: list[Choice], value: int) -> list[Form]:
     """Returns the different forms in which ops read a value."""
-    forms = (choices[node.index].consumed[at] for node, at in graph.uses[value])
+    forms = (choices[node.index].consumed[position] for node, position in graph.uses[value])
     return list(dict.fromkeys(forms))

@@ -1,4 +1,4 @@
-"""Spread: pins spread through factor rules, in both directions, to a fixed point.
+"""Propagation: pins travel through factor rules, in both directions, to a fixed point.
 
 In each round every op next to news takes over the splits that its neighbours suggest, then every
 value next to such an op takes over the op's. A round reads only what the round before left, so the
@@ -9,7 +9,8 @@ part, and of the reshards around it along that axis.
 By default what changes between calls spreads first, as if parameters weren't split, and parameters
 spread into what is left. Otherwise the outcome would depend on which pin happens to be nearer: with
 parameters split along the axis of the batch, each layer would be computed by its own parameters'
-split before the batch gets there. Where an op had better follow its parameter, `refine` sees it.
+split before the batch gets there. Where an op had better follow its parameter, `local_search` sees
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Place, Splits
 
 
-class Spread:
+class Propagation:
     """The fixed point of the rounds.
 
     Attributes:
@@ -45,15 +46,18 @@ class Spread:
         self.anyway = anyway
         self.space = graph.space
         self.forms: list[Form] = [
-            pin if pin is not None else graph.replicated(at) for at, pin in enumerate(graph.pins)
+            pin if pin is not None else graph.replicated(value)
+            for value, pin in enumerate(graph.pins)
         ]
         self.choices: list[Choice] = [node.call.whole for node in graph.nodes]
         self.op_source: list[dict[str, int]] = [{} for _ in graph.nodes]
         self.value_source: list[dict[str, int]] = [{} for _ in graph.values]
-        pinned = [at for at, pin in enumerate(graph.pins) if pin is not None and pin.splits.items]
+        pinned = [
+            value for value, pin in enumerate(graph.pins) if pin is not None and pin.splits.items
+        ]
         pinned.extend(self._settle())
         if not together:
-            self._run([at for at in pinned if not graph.steady[at]], steady=False)
+            self._run([value for value in pinned if not graph.steady[value]], steady=False)
         # The rounds before may have stopped next to parameters that have more to say.
         self._run(range(len(graph.values)), steady=True)
 
@@ -97,14 +101,14 @@ class Spread:
             if self.forms[v].splits.items
             for node in self.graph.neighbours(v)
         }
-        free = (at for at in sorted(nodes) if at not in self.graph.decided)
-        return [nodes[at] for at in free if nodes[at].call.has_rule]
+        free = (index for index in sorted(nodes) if index not in self.graph.decided)
+        return [nodes[index] for index in free if nodes[index].call.has_rule]
 
     def _absorb(self, node: Node, steady: bool) -> tuple[Choice, dict[str, int]] | None:
         """Returns an op's choice with what its neighbours newly suggest, if there is anything."""
         suggested = [
-            (self._suggested(node, at), value)
-            for at, value in enumerate(node.tensors)
+            (self._suggested(node, position), value)
+            for position, value in enumerate(node.tensors)
             if self.forms[value].splits.items
         ]
         current = self.choices[node.index]
@@ -116,16 +120,16 @@ class Spread:
             for splits, value in suggested:
                 if axis in splits.places and (steady or not self.graph.steady[value]):
                     options.setdefault(splits.places[axis], (splits, value))
-            found = self._best(node, current, axis, list(options.values()))
-            if found is not None:
-                current, sources[axis] = found
+            chosen = self._best(node, current, axis, list(options.values()))
+            if chosen is not None:
+                current, sources[axis] = chosen
         return (current, sources) if sources else None
 
-    def _suggested(self, node: Node, at: int) -> Splits:
+    def _suggested(self, node: Node, position: int) -> Splits:
         """Returns the splits of an op's factors that fit a tensor of it."""
-        value = node.tensors[at]
-        found = node.call.suggest(at, self.graph.lent(node, value, self.forms[value]))
-        return node.call.looked_up(found) if self.anyway else found
+        value = node.tensors[position]
+        splits = node.call.suggest(position, self.graph.lent(node, value, self.forms[value]))
+        return node.call.looked_up(splits) if self.anyway else splits
 
     def _best(
         self, node: Node, current: Choice, axis: str, options: list[tuple[Splits, int]]
@@ -140,30 +144,30 @@ class Spread:
             return None
         if len(fitting) == 1 and self._is_plain(node, current, *fitting[0]):
             return fitting[0]
-        if not (self.anyway or all(self._is_plain(node, current, *found) for found in fitting)):
+        if not (self.anyway or all(self._is_plain(node, current, *option) for option in fitting)):
             fitting.append((current, -1))
-        best = min(fitting, key=lambda found: self._seconds(node, found[0], axis))
+        best = min(fitting, key=lambda option: self._seconds(node, option[0], axis))
         return best if best[1] >= 0 else None
 
     def _is_plain(self, node: Node, current: Choice, choice: Choice, value: int) -> bool:
         """Whether a choice needs no body that the op doesn't use already, or a weight asks for."""
         if choice.dist.body == current.dist.body:
             return True
-        return any(node.operands[at] == value for at in node.weights)
+        return any(node.operands[position] == value for position in node.weights)
 
     def _seconds(self, node: Node, choice: Choice, axis: str) -> float:
         """Predicted seconds of a choice and of the reshards it implies along one axis."""
         only, itemsizes = self.space.only, self.graph.itemsizes
         total = choice.seconds
-        for at, value in enumerate(node.operands):
-            has, needs = only(self.forms[value], axis), only(choice.consumed[at], axis)
-            total += self.space.seconds(has, needs, itemsizes[value])
-        for at, value in enumerate(node.results):
-            makes = only(choice.produced[at], axis)
+        for position, value in enumerate(node.operands):
+            has, needs = only(self.forms[value], axis), only(choice.consumed[position], axis)
+            total += self.space.reshard_seconds(has, needs, itemsizes[value])
+        for position, value in enumerate(node.results):
+            makes = only(choice.produced[position], axis)
             wanted = only(self.forms[value], axis)
             if self.graph.pins[value] is None and axis not in wanted.splits.places:
                 wanted = self.space.complete(makes)
-            total += self.space.seconds(makes, wanted, itemsizes[value])
+            total += self.space.reshard_seconds(makes, wanted, itemsizes[value])
         return total
 
     def _take_over(self, value: int) -> tuple[Form, dict[str, int]] | None:
@@ -183,7 +187,7 @@ class Spread:
             if not options:
                 continue
             form, node = min(
-                options.values(), key=lambda found: self._disagreement(value, found[0], axis)
+                options.values(), key=lambda option: self._disagreement(value, option[0], axis)
             )
             merged = self.space.table.merged(splits, axis, form.splits)
             if merged is not None:
@@ -195,14 +199,15 @@ class Spread:
     def _around(self, value: int) -> list[tuple[Form, int]]:
         """The forms that the producer makes and the consumers need, with the op's position."""
         producer = self.graph.producer[value]
-        found: list[tuple[Form, int]] = []
+        around: list[tuple[Form, int]] = []
         if producer is not None:
-            node, at = producer
-            found.append((self.choices[node.index].produced[at], node.index))
-        found.extend(
-            (self.choices[n.index].consumed[at], n.index) for n, at in self.graph.uses[value]
+            node, position = producer
+            around.append((self.choices[node.index].produced[position], node.index))
+        around.extend(
+            (self.choices[n.index].consumed[position], n.index)
+            for n, position in self.graph.uses[value]
         )
-        return found
+        return around
 
     def _disagreement(self, value: int, form: Form, axis: str) -> float:
         """Seconds of the reshards along an axis, if a value lay in this form."""
@@ -217,5 +222,5 @@ class Spread:
                 continue
             made = producer is not None and producer[0].index == node
             pair = (known, candidate) if made else (candidate, known)
-            total += self.space.seconds(*pair, itemsize)
+            total += self.space.reshard_seconds(*pair, itemsize)
         return total

@@ -1,8 +1,9 @@
-"""Lift: sums of pieces are taken before the pieces are scattered.
+"""Reduce before scatter: sums of pieces are taken before the pieces are scattered.
 
 Where the readers of a sum want it split, its ops are split so as well, and every operand is brought
 there by a reduce_scatter of its own. If all operands are pieces over that axis, one behind the sum
-is enough: so the ops of the sum are taken off the axis, for `pending` to let the pieces through.
+is enough: so the ops of the sum are taken off the axis, for `deferred_reductions` to let the pieces
+through.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ class _Pieces:
 
     Attributes:
         births: How many ops left the pieces that are added up in it.
-        lifted: The ops, between those and the value, to take off the axis.
+        split_ops: The ops, between those and the value, to take off the axis.
     """
 
     births: int
-    lifted: frozenset[int]
+    split_ops: frozenset[int]
 
 
-def lift_sums(graph: Graph, choices: list[Choice]) -> list[int]:
+def reduce_before_scatter(graph: Graph, choices: list[Choice]) -> list[int]:
     """Takes the ops of sums off axes over which they are pending; changes `choices` in place.
 
     Returns:
         The ops whose choice changed.
     """
-    found: set[int] = set()
+    changed: set[int] = set()
     for axis in graph.space.axes:
         pieces: dict[int, _Pieces] = {}
         for node in graph.nodes:
             _visit(graph, choices, axis, node, pieces)
         for made in pieces.values():
             if made.births > 1:
-                found.update(_lift(graph, choices, axis, made.lifted))
-    return sorted(found)
+                changed.update(_take_off(graph, choices, axis, made.split_ops))
+    return sorted(changed)
 
 
 def _visit(
@@ -48,30 +49,30 @@ def _visit(
 ) -> None:
     """Notes what an op makes of pieces; what it takes in are no longer ends of a sum."""
     choice = choices[node.index]
-    for at, value in enumerate(node.results):
-        if (axis, "sum") in choice.produced[at].layout.partial:
+    for position, value in enumerate(node.results):
+        if (axis, "sum") in choice.produced[position].layout.partial:
             pieces[value] = _Pieces(1, frozenset())
     row = node.call.longest_row(choice.dist.body)
-    operands = [node.operands[at] for at in row]
+    operands = [node.operands[position] for position in row]
     if len(node.results) != 1 or not operands or any(v not in pieces for v in operands):
         return
     if any(len(graph.uses[v]) > 1 or _is_fixed(graph, v) for v in operands):
         return
     taken = [pieces.pop(value) for value in operands]
-    lifted = frozenset().union(*(one.lifted for one in taken))
+    split_ops = frozenset().union(*(one.split_ops for one in taken))
     if axis in choice.splits.places:
-        lifted |= {node.index}
-    pieces[node.results[0]] = _Pieces(sum(one.births for one in taken), lifted)
+        split_ops |= {node.index}
+    pieces[node.results[0]] = _Pieces(sum(one.births for one in taken), split_ops)
 
 
 def _is_fixed(graph: Graph, value: int) -> bool:
     return value in graph.outputs or graph.pins[value] is not None
 
 
-def _lift(graph: Graph, choices: list[Choice], axis: str, lifted: frozenset[int]) -> list[int]:
+def _take_off(graph: Graph, choices: list[Choice], axis: str, ops: frozenset[int]) -> list[int]:
     """Takes ops off an axis, all or none."""
     without = {}
-    for index in sorted(lifted):
+    for index in sorted(ops):
         node, splits = graph.nodes[index], choices[index].splits
         choice = node.call.choice(graph.space.table.without(splits, axis))
         if (

@@ -1,4 +1,4 @@
-"""Join: pending sums that meet before anything needs them complete are reduced once.
+"""Shared reductions: pending sums that meet before anything needs them complete are reduced once.
 
 The gradient of a tied table is the sum of two, one of the lookup and one of the product, and both
 are pending over the axis of the batch. If each had to pay for its own reduction, gathering an
@@ -19,7 +19,7 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, bytes_of
 
 
-class Joins:
+class SharedReductions:
     """The groups of a graph's values that meet.
 
     Args:
@@ -38,7 +38,7 @@ class Joins:
             groups.setdefault(self._end[value], []).append(value)
         for group in groups.values():
             group.sort(key=self._weight, reverse=True)
-            self._payers.update((value, (group, at)) for at, value in enumerate(group))
+            self._payers.update((value, (group, place)) for place, value in enumerate(group))
 
     def priced(self, choices: Sequence[Choice], value: int, made: Form) -> Form:
         """Returns the form of a value without the reductions that another one pays for.
@@ -62,8 +62,8 @@ class Joins:
         if len(node.results) != 1:
             return
         row, (result,) = node.call.longest_row(), node.results
-        for at in row:
-            value = node.operands[at]
+        for position in row:
+            value = node.operands[position]
             if len(self.graph.uses[value]) == 1 and not self._is_fixed(value):
                 self._end[value] = self._end.get(result, result)
                 if len(row) > 1 or result in meeting:

@@ -1,9 +1,10 @@
 """Shift: neighbouring ops change their split together.
 
-One step of `refine` at a time only moves a reshard from one side of an op to the other, as long as
-the ops behind it want what it had before. So a change is carried on, op by op, to those that agreed
-with the last one until now: from a product through the views behind it, or from the gradient of a
-tied weight to the sum that it is part of. It ends at ops that compute where their weight lies.
+One step of `local_search` at a time only moves a reshard from one side of an op to the other, as
+long as the ops behind it want what it had before. So a change is carried on, op by op, to those
+that agreed with the last one until now: from a product through the views behind it, or from the
+gradient of a tied weight to the sum that it is part of. It ends at ops that compute where their
+weight lies.
 """
 
 from __future__ import annotations
@@ -66,18 +67,18 @@ def _agreeing(
 
 
 def _computes_by_weight(graph: Graph, choices: list[Choice], node: Node, axes: list[str]) -> bool:
-    """Whether an op is split as its weight is, which is for `refine` to change, or is settled."""
+    """Whether an op is split as its weight is, which `local_search` may change, or is settled."""
     settled = graph.settled.get(node.index)
     if settled is not None and not settled.places.keys().isdisjoint(axes):
         return True
     places = choices[node.index].splits.places
-    for at in node.weights:
-        pin = graph.pins[node.operands[at]]
-        producer = graph.producer[node.operands[at]]
+    for position in node.weights:
+        pin = graph.pins[node.operands[position]]
+        producer = graph.producer[node.operands[position]]
         if producer is not None:
             pin = choices[producer[0].index].produced[producer[1]]
         if pin is not None:
-            suggested = node.call.suggest(at, pin).places
+            suggested = node.call.suggest(position, pin).places
             if any(a in suggested and places.get(a) == suggested[a] for a in axes):
                 return True
     return False

@@ -9,10 +9,10 @@ from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.price import Price
 from autopar.completion.problem.space import Form
-from autopar.completion.propagate.deferred_reductions import flow_pending
-from autopar.completion.propagate.local_search import GAIN, Refine, stored_form
-from autopar.completion.propagate.propagation import Spread
-from autopar.completion.propagate.reduce_before_scatter import lift_sums
+from autopar.completion.propagate.deferred_reductions import defer_reductions
+from autopar.completion.propagate.local_search import GAIN, LocalSearch, stored_form
+from autopar.completion.propagate.propagation import Propagation
+from autopar.completion.propagate.reduce_before_scatter import reduce_before_scatter
 from autopar.ir.layout import Origin
 
 SHARES_STORAGE = "shares storage with"
@@ -60,15 +60,15 @@ def solve(graph: Graph) -> Solution:
         AnnotationError: If both of an aliased pair are pinned, differently.
     """
     pin_aliases(graph)
-    spread = Spread(graph)
-    begun = list(spread.choices)
-    first = _refined(graph, spread)
+    propagation = Propagation(graph)
+    begun = list(propagation.choices)
+    first = _searched(graph, propagation)
     if not _pins_compete(graph):
         return first
-    other = Spread(graph, together=True)
-    if other.choices == begun and other.forms == spread.forms:
+    other = Propagation(graph, together=True)
+    if other.choices == begun and other.forms == propagation.forms:
         return first
-    second = _refined(graph, other)
+    second = _searched(graph, other)
     return second if second.seconds < first.seconds * (1 - GAIN) else first
 
 
@@ -82,25 +82,25 @@ def _pins_compete(graph: Graph) -> bool:
     return not axes[0].isdisjoint(axes[1])
 
 
-def _refined(graph: Graph, spread: Spread) -> Solution:
+def _searched(graph: Graph, propagation: Propagation) -> Solution:
     """Returns what becomes of pins as they spread; the choices are changed in place."""
     pins = list(graph.pins)
-    _pin_free_aliases(graph, spread.forms)
-    refine = Refine(graph, spread.choices)
-    refine.changed.update(lift_sums(graph, refine.choices))
-    flowing = flow_pending(graph, refine.choices)
+    _pin_free_aliases(graph, propagation.forms)
+    search = LocalSearch(graph, propagation.choices)
+    search.changed.update(reduce_before_scatter(graph, search.choices))
+    flowing = defer_reductions(graph, search.choices)
     forms = [
-        stored_form(graph, refine.choices, value) or _input_form(graph, refine.choices, value)
+        stored_form(graph, search.choices, value) or _input_form(graph, search.choices, value)
         for value in range(len(graph.values))
     ]
     graph.pins = pins
     return Solution(
         graph,
-        refine.choices,
+        search.choices,
         forms,
-        spread.op_source,
-        spread.value_source,
-        frozenset(refine.changed),
+        propagation.op_source,
+        propagation.value_source,
+        frozenset(search.changed),
         frozenset(flowing),
     )
 
@@ -108,7 +108,10 @@ def _refined(graph: Graph, spread: Spread) -> Solution:
 def _input_form(graph: Graph, choices: list[Choice], value: int) -> Form:
     """Returns the form of a free input: split as all its readers want it, so none communicates."""
     space = graph.space
-    demands = [space.complete(choices[node.index].consumed[at]) for node, at in graph.uses[value]]
+    demands = [
+        space.complete(choices[node.index].consumed[position])
+        for node, position in graph.uses[value]
+    ]
     if not demands:
         return graph.replicated(value)
     splits = demands[0].splits

@@ -17,7 +17,7 @@ from autopar.completion.search.found import Found
 from autopar.completion.search.incumbents import PROVEN, Incumbent
 from autopar.completion.search.learned import CLOSE
 from autopar.completion.search.naming import named
-from autopar.completion.search.network.memory_price import FREE, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice
 from autopar.completion.search.watch import Progress
 
 NO_GAIN = (
@@ -43,7 +43,7 @@ class Decided:
     forecast: Forecast | None = None
 
 
-def decide(search: Search, price: HeldPrice = FREE) -> Decided:
+def decide(search: Search, price: MemoryPrice = FREE) -> Decided:
     """Returns the fastest plan that search or a preset finds.
 
     Args:
@@ -51,7 +51,7 @@ def decide(search: Search, price: HeldPrice = FREE) -> Decided:
         price: Of the bytes that a rank holds. With one, presets are only starts: they are plans
             without.
     """
-    graph, found, watch = search.graph, search.run(price), search.watch
+    graph, found, watch = search.graph, search.best_at(price), search.watch
     if not graph.space.axes:
         return Decided(found.solution)
     if not price.is_free:

@@ -29,12 +29,12 @@ def descend(
             the search is to stop.
     """
     for count in range(1, len(axes)):
-        groups, at, idle = list(combinations(axes, count)), 0, 0
+        groups, turn, idle = list(combinations(axes, count)), 0, 0
         seconds = math.inf
         while idle < len(groups):
-            found = best_around(Around(start, groups[at % len(groups)]))
-            if found is None:
+            plan = best_around(Around(start, groups[turn % len(groups)]))
+            if plan is None:
                 return
-            yield found
-            idle = 0 if found.seconds < seconds * (1 - GAIN) else idle + 1
-            seconds, start, at = found.seconds, found.solution.choices, at + 1
+            yield plan
+            idle = 0 if plan.seconds < seconds * (1 - GAIN) else idle + 1
+            seconds, start, turn = plan.seconds, plan.solution.choices, turn + 1

@@ -14,7 +14,7 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.search.found import Found
 from autopar.completion.search.incumbents import Incumbent, Incumbents
 from autopar.completion.search.learned import Learned
-from autopar.completion.search.network.memory_price import FREE, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice
 from autopar.completion.search.run import Run
 from autopar.completion.search.watch import Watch
 
@@ -26,7 +26,7 @@ def search(graph: Graph, *, watch: Watch | None = None) -> Found:
         graph: With the user's pins.
         watch: Says when the best plan so far is to be returned, and is told how far the search is.
     """
-    return Search(graph, watch or Watch()).run()
+    return Search(graph, watch or Watch()).best_at()
 
 
 class Search:
@@ -46,7 +46,7 @@ class Search:
         self._found: Found | None = None
         self._proven: Found | None = None
 
-    def run(self, price: HeldPrice = FREE, above: float = float("inf")) -> Found:
+    def best_at(self, price: MemoryPrice = FREE, above: float = float("inf")) -> Found:
         """Returns the best plan, with a bound. Without a price it is searched only once.
 
         Args:
@@ -78,7 +78,7 @@ class Search:
             self._free.rule_out(above)
         return self._free.bound
 
-    def bound_at(self, price: HeldPrice, above: float) -> float:
+    def bound_at(self, price: MemoryPrice, above: float) -> float:
         """Returns a bound of the seconds of plans, with the price of the bytes that they hold.
 
         Args:

@@ -53,7 +53,7 @@ class Learned:
         """Of earlier runs and of starts: what was good at one price is a start at another."""
         self.solutions: list[Solution] = []
         """The best at other prices."""
-        self.started: set[str] = set()
+        self.tried_presets: set[str] = set()
         """The presets from which was started."""
         self.proof: Proof | None = None
         self.messages: Array | None = None

@@ -50,10 +50,10 @@ def _of_product(solution: Solution, node: Node, axis: str, *, has_batch: bool) -
         return "nothing"
     factor = splits.places[axis][0]
     operands = node.call.rule.operands
-    if any(factor in factors for at in node.weights for factors in operands[at]):
+    if any(factor in factors for position in node.weights for factors in operands[position]):
         return "weight"
     # Of what isn't a weight, the batch comes first, also within a dimension that was flattened.
-    moving = [operand for at, operand in enumerate(operands) if at not in node.weights]
+    moving = [operand for position, operand in enumerate(operands) if position not in node.weights]
     is_first = any(operand and factor in operand[0][:1] for operand in moving)
     leads = axis in splits.items[factor][0].axes
     return "batch" if has_batch and is_first and leads else "sequence"
@@ -72,10 +72,10 @@ def _stored_part(solution: Solution, axis: str, role: str) -> float:
     """Returns the part of the bytes in a role that is only stored split along an axis."""
     graph = solution.graph
     total = split = 0
-    for at, value in enumerate(graph.values):
-        if value.role == role and graph.producer[at] is None:
+    for number, value in enumerate(graph.values):
+        if value.role == role and graph.producer[number] is None:
             total += bytes_of(value)
-            split += bytes_of(value) * _is_only_stored(solution, at, axis)
+            split += bytes_of(value) * _is_only_stored(solution, number, axis)
     return split / total if total else 0.0
 
 
@@ -84,7 +84,7 @@ def _is_only_stored(solution: Solution, value: int, axis: str) -> bool:
     if axis not in solution.forms[value].splits.places:
         return False
     return not any(
-        axis in solution.choices[node.index].consumed[at].splits.places
-        for node, at in solution.graph.uses[value]
+        axis in solution.choices[node.index].consumed[position].splits.places
+        for node, position in solution.graph.uses[value]
         if node.op.phase != "update"
     )

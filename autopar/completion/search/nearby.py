@@ -75,6 +75,6 @@ class Nearby:
         if pins:
             place_pins(graph)
             pin_aliases(graph)
-        found = self.search.near(graph, self.starts)
-        main = write_solution(self.way.program.main, found.solution)
-        return Plan(with_main(self.way.program, main), seconds=found.solution.seconds)
+        nearest = self.search.near(graph, self.starts)
+        main = write_solution(self.way.program.main, nearest.solution)
+        return Plan(with_main(self.way.program, main), seconds=nearest.solution.seconds)

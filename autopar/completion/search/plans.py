@@ -10,12 +10,12 @@ from autopar.completion.search.bounds.proof import Proof
 from autopar.completion.search.effort import CHECKED, MAX_ASCENTS, MAX_ROUNDS, ROUND_WORK
 from autopar.completion.search.found import Found, solution_of
 from autopar.completion.search.learned import CLOSE, ENOUGH, Learned
-from autopar.completion.search.network.memory_price import FREE, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice
 from autopar.completion.search.network.model import Model, build_model
 from autopar.completion.search.network.network import Network
 from autopar.completion.search.solvers.eliminate import eliminate
 from autopar.completion.search.solvers.improve import improve_whole
-from autopar.completion.search.solvers.trws import Dual
+from autopar.completion.search.solvers.trws import Trws
 from autopar.completion.search.starts import labels_of
 from autopar.completion.search.watch import Progress
 
@@ -28,7 +28,7 @@ class Plans:
 
     Args:
         learned: What is known of the graph; a run adds to it.
-        held_price: Of the bytes that a rank holds; it is part of what is minimized.
+        memory_price: Of the bytes that a rank holds; it is part of what is minimized.
 
     Attributes:
         best: The best plan so far.
@@ -36,8 +36,8 @@ class Plans:
         bound: Seconds that every plan takes at least, with the price.
     """
 
-    def __init__(self, learned: Learned, held_price: HeldPrice = FREE) -> None:
-        self.learned, self.held_price = learned, held_price
+    def __init__(self, learned: Learned, memory_price: MemoryPrice = FREE) -> None:
+        self.learned, self.memory_price = learned, memory_price
         self.graph, self.watch, self.tables = learned.graph, learned.watch, learned.tables
         self.best: Found | None = None
         self.expected = self.bound = 0.0
@@ -72,8 +72,8 @@ class Plans:
             self.graph,
             self.tables.candidates,
             self.tables.transfers,
-            self.tables.held,
-            self.held_price,
+            self.tables.resident,
+            self.memory_price,
             together=together,
             costs=self.learned.costs,
         )
@@ -82,14 +82,14 @@ class Plans:
         """Returns the best labels found of a model, and raises what is expected."""
         whole = network.copy()
         reduced = eliminate(network)
-        dual = Dual(reduced.core)
+        trws = Trws(reduced.core)
         best: list[int] = []
         least = before = math.inf
         for ascent in range(1, MAX_ASCENTS + 1):
-            bound = dual.ascend() + reduced.seconds
+            bound = trws.ascend() + reduced.seconds
             if ascent % CHECKED == 0 or not reduced.kept:
-                labels = reduced.labels(dual.labels())
-                seconds = whole.seconds(labels)
+                labels = reduced.labels(trws.labels())
+                seconds = whole.cost_of(labels)
                 if seconds < least:
                     best, least = labels, seconds
                 if least - bound <= CLOSE * least or bound - before <= CLOSE * bound:
@@ -99,13 +99,13 @@ class Plans:
                     break
         self.expected = bound
         if least - bound > CLOSE * least:
-            starts = [best, *sorted(self.learned.labels, key=whole.seconds)[:1]]
-            best = min((improve_whole(reduced, start) for start in starts), key=whole.seconds)
+            starts = [best, *sorted(self.learned.labels, key=whole.cost_of)[:1]]
+            best = min((improve_whole(reduced, start) for start in starts), key=whole.cost_of)
         return best
 
     def _learn(self, model: Model, labels: Sequence[int]) -> bool:
         """Prices exactly what labels stand for; returns whether that makes a difference."""
-        bodies = {(c, labels[at]) for at, c in enumerate(model.candidates)}
+        bodies = {(c, labels[index]) for index, c in enumerate(model.candidates)}
         changed = [candidates.learn(label) for candidates, label in bodies]
         return self.tables.transfers.learn(model.transfers_of(labels)) or any(changed)
 
@@ -114,8 +114,8 @@ class Plans:
         choices = model.choices(labels)
         forms = model.forms(labels)
         seconds = self.learned.price.total(choices, forms)
-        if not self.held_price.is_free:
-            seconds += self.tables.held.seconds(choices, forms, self.held_price)
+        if not self.memory_price.is_free:
+            seconds += self.tables.resident.total_seconds(choices, forms, self.memory_price)
         if self.best is None or seconds < self.best.seconds:
             solution = solution_of(self.graph, choices, forms)
             self.best = Found(solution, seconds, 0.0)

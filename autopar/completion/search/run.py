@@ -43,7 +43,7 @@ class Run(Proving):
     def find(self) -> Found:
         """Returns the best plan, before more is proven than the search needs."""
         self.watch.renew()
-        if self.held_price.is_free:
+        if self.memory_price.is_free:
             divided = sum(node.call.divided_seconds for node in self.graph.nodes)
             self.bound = max(self.bound, divided)
         with suppress(TimeIsUp):
@@ -143,7 +143,7 @@ class Run(Proving):
                 break
 
     def _search_at(self) -> None:
-        is_free = self.held_price.is_free
+        is_free = self.memory_price.is_free
         if self.learned.is_affordable:
             self._look()
         else:
@@ -161,9 +161,9 @@ class Run(Proving):
 
     def _descend(self, start: Sequence[Choice]) -> None:
         """Improves a plan along one axis after the other."""
-        for found in descend(self.graph.space.axes, start, self._best_around):
-            if self.best is None or found.seconds < self.best.seconds:
-                self.best = found
+        for plan in descend(self.graph.space.axes, start, self._best_around):
+            if self.best is None or plan.seconds < self.best.seconds:
+                self.best = plan
             self._tell("searching along one axis after the other")
 
     def _best_around(self, around: Around) -> Found | None:
@@ -197,7 +197,7 @@ class Run(Proving):
     def _rounds(self, *, together: bool) -> None:
         """Searches the model, and learns of reshards, until that makes no difference."""
         tried: list[list[int]] = []
-        found: list[float] = []
+        seconds: list[float] = []
         for number in range(1, MAX_ROUNDS + 1):
             self._tell(f"searching, round {number}")
             model = self._model(together=together)
@@ -213,22 +213,22 @@ class Run(Proving):
             if not is_first and not self._is_thorough and not self._is_close(self.expected, FAR):
                 # Plans near presets are sooner better than those of more rounds.
                 break
-            found.append(self._found().seconds)
-            if is_idle(found, IDLE_ROUNDS, self.learned.precision):
+            seconds.append(self._found().seconds)
+            if is_idle(seconds, IDLE_ROUNDS, self.learned.precision):
                 break
         self.learned.labels += tried
 
     def _reconsider(self) -> None:
         """Improves the best plan of other prices, if it is better at this one too."""
         assert self.best is not None
-        held, price = self.tables.held, self.held_price
-        found = {
+        resident, price = self.tables.resident, self.memory_price
+        by_seconds = {
             self.learned.price.total(each.choices, each.forms)
-            + held.seconds(each.choices, each.forms, price): each
+            + resident.total_seconds(each.choices, each.forms, price): each
             for each in self.learned.solutions
         }
-        if found and min(found) < self.best.seconds * (1 - CLOSE):
-            self._improve(found[min(found)].choices, itself=True)
+        if by_seconds and min(by_seconds) < self.best.seconds * (1 - CLOSE):
+            self._improve(by_seconds[min(by_seconds)].choices, itself=True)
 
     def _take_preset(self) -> None:
         """Takes the best of the usual presets if hardly any plan is faster."""
@@ -247,8 +247,8 @@ class Run(Proving):
             return False
         for preset in self.presets(gap)[:STARTS]:
             is_better = not is_close or preset.seconds < before * (1 - CLOSE)
-            if is_better and preset.strategy not in self.learned.started:
-                self.learned.started.add(preset.strategy)
+            if is_better and preset.strategy not in self.learned.tried_presets:
+                self.learned.tried_presets.add(preset.strategy)
                 is_thorough = self._is_thorough or gap <= PROVEN
                 improve = self._improve if is_thorough else self._descend
                 improve(preset.solution.choices)

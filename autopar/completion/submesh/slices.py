@@ -31,7 +31,7 @@ def complete_slices(
         mesh: The whole mesh.
         complete_on: Completes the ops of one slice.
     """
-    return _Slices(function, places, mesh, complete_on).run()
+    return _Slices(function, places, mesh, complete_on).complete()
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Slices:
     complete_on: CompleteOn
     found: dict[Place, Function] = field(default_factory=dict)
 
-    def run(self) -> Function:
+    def complete(self) -> Function:
         by_place: dict[Place, list[Op]] = {}
         self.made_at: dict[str, Place] = {}
         for op in self.function.ops:

@@ -60,7 +60,7 @@ def find_places(function: Function) -> Places:
     if not any(pinned.values()):
         everywhere = dict.fromkeys((op.results for op in function.ops), WHOLE)
         return Places(everywhere, dict.fromkeys(function.values, WHOLE))
-    return _Finder(function, pinned).run()
+    return _Finder(function, pinned).find()
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _Finder:
     values: dict[str, Place] = field(default_factory=dict)
     """Where values are kept, of those for which it is known so far."""
 
-    def run(self) -> Places:
+    def find(self) -> Places:
         function = self.function
         self.uses = function.consumers()
         self.values.update((name, self.pinned[name]) for name in self._pinned_inputs())
@@ -174,15 +174,15 @@ class _Finder:
 
     def _near(self, ops: Iterable[Op]) -> dict[tuple[str, ...], Place | None]:
         """Returns where the operands of ops would lead them, one after another."""
-        found: dict[tuple[str, ...], Place | None] = {}
+        places_of: dict[tuple[str, ...], Place | None] = {}
         led: dict[str, Place | None] = {}
         for op in ops:
             places = [self.values.get(name, led.get(name)) for name in op.operands]
             place = _joined(each for each in places if each is not None)
-            found[op.results] = place
+            places_of[op.results] = place
             for name in op.results:
                 led[name] = self.pinned.get(name, place)
-        return found
+        return places_of
 
     def _put_ends(self) -> None:
         """Keeps new contents where the old ones are, and outputs that users see everywhere."""
@@ -193,8 +193,8 @@ class _Finder:
 
 def _joined(places: Iterable[Place]) -> Place | None:
     """Returns the smallest place that holds others; None without any."""
-    found = list(places)
-    return frozenset.intersection(*found) if found else None
+    every = list(places)
+    return frozenset.intersection(*every) if every else None
 
 
 def _wanted(near: Place | None, wanted: Place | None) -> Place | None:

@@ -73,13 +73,13 @@ class Lifetimes:
         """
         live = self._live(size, (buffer for buffer in self.buffers if buffer.kind != HOST))
         besides = map(size, self.temporary_bytes), map(size, self.communication_bytes)
-        found = list(map(sum, zip(live, *besides, strict=True)))
-        waits = [at for at, nbytes in enumerate(self.awaited_bytes) if nbytes]
+        taken = list(map(sum, zip(live, *besides, strict=True)))
+        waits = [index for index, nbytes in enumerate(self.awaited_bytes) if nbytes]
         left = self.after_bytes(size) if waits else []
-        for at in waits:
-            before = left[at - 1] if at else 0
-            found[at] = max(found[at], before + size(self.awaited_bytes[at]))
-        return found
+        for index in waits:
+            before = left[index - 1] if index else 0
+            taken[index] = max(taken[index], before + size(self.awaited_bytes[index]))
+        return taken
 
     def after_bytes(self, size: Callable[[int], int] = int) -> list[int]:
         """Returns the bytes that are still taken after each op; argument as `at_bytes`."""
@@ -114,7 +114,7 @@ class Execution:
             runtime does; kernels of torch see to that themselves.
         group_sizes: Members of process groups by name; needed for executable programs only.
         until: Per op, the last one that keeps what it reads: if there are none, itself.
-        held: The op until after which a value is kept by others than ops.
+        kept_until: The op until after which a value is kept by others than ops.
     """
 
     in_place: bool = True
@@ -122,7 +122,7 @@ class Execution:
     dense_copies: bool = True
     group_sizes: Mapping[str, int] = field(default_factory=dict)
     until: Sequence[int] = ()
-    held: Mapping[str, int] = field(default_factory=dict)
+    kept_until: Mapping[str, int] = field(default_factory=dict)
 
 
 AUTOGRAD = Execution(in_place=False, dense_copies=False)

@@ -19,7 +19,7 @@ from autopar.ir.memory.strides import Placed, is_contiguous
 from autopar.ir.program import Arg
 
 
-class Exchange(NamedTuple):
+class MemoryUse(NamedTuple):
     """What a collective does with memory.
 
     Attributes:
@@ -48,7 +48,7 @@ class Collective(NamedTuple):
         result: What it gets.
         members: How many ranks take part.
         backend: `gloo` or `nccl`.
-        started: Whether others run beside it.
+        is_async: Whether others run beside it.
         overwrites: Whether a sum may be written over the operand.
     """
 
@@ -57,7 +57,7 @@ class Collective(NamedTuple):
     result: Placed
     members: int
     backend: str = "gloo"
-    started: bool = False
+    is_async: bool = False
     overwrites: bool = False
 
     @property
@@ -68,48 +68,48 @@ class Collective(NamedTuple):
 
     def along(self, name: str) -> int:
         """Returns the dimension that an argument names, 0 if it is left out."""
-        found = self.args.get(name, 0)
-        assert isinstance(found, int)
-        return found % max(1, len(self.operand.shape))
+        dim = self.args.get(name, 0)
+        assert isinstance(dim, int)
+        return dim % max(1, len(self.operand.shape))
 
 
-def exchange(found: Declaration, collective: Collective) -> Exchange:
+def memory_use(declaration: Declaration, collective: Collective) -> MemoryUse:
     """Returns what a collective does with memory.
 
     Args:
-        found: What is declared of it.
+        declaration: What is declared of it.
         collective: The rest.
     """
     # An empty block is padded like a short one, to be gathered.
-    moved = collective.result if found.blocks == OPERAND else collective.operand
+    moved = collective.result if declaration.blocks == OPERAND else collective.operand
     if collective.members == 1 or moved.nbytes == 0:
         same = collective.operand.shape == collective.result.shape
-        return Exchange(0 if same else collective.result.nbytes)
-    taken = _FORMULAS[found.memory](collective)
-    if collective.started:
+        return MemoryUse(0 if same else collective.result.nbytes)
+    taken = _FORMULAS[declaration.memory](collective)
+    if collective.is_async:
         return taken
     # Awaited at once: what is pending is given back, too.
     besides = taken.arriving_bytes + max(taken.sent_bytes, taken.ending_bytes)
-    return Exchange(taken.result_bytes, max(taken.temporary_bytes, besides))
+    return MemoryUse(taken.result_bytes, max(taken.temporary_bytes, besides))
 
 
-def _copy(c: Collective) -> Exchange:
-    return Exchange(c.result.nbytes, c.packed_bytes)
+def _copy(c: Collective) -> MemoryUse:
+    return MemoryUse(c.result.nbytes, c.packed_bytes)
 
 
-def _all_reduce(c: Collective) -> Exchange:
+def _all_reduce(c: Collective) -> MemoryUse:
     """A short sum on gloo is gathered, and added up by every member."""
     if c.backend == "gloo" and c.members * c.operand.nbytes <= SHORT_SUM_BYTES:
         adding = c.result.nbytes if c.members > 2 else 0
         gathered = c.members * c.operand.nbytes
         temporary, sent = _gathering(c, gathered, c.packed_bytes)
-        return Exchange(c.result.nbytes, temporary, sent, gathered, adding, not sent)
+        return MemoryUse(c.result.nbytes, temporary, sent, gathered, adding, not sent)
     if c.overwrites:
-        return Exchange(c.packed_bytes)
-    return Exchange(c.result.nbytes, c.packed_bytes)
+        return MemoryUse(c.packed_bytes)
+    return MemoryUse(c.result.nbytes, c.packed_bytes)
 
 
-def _all_gather(c: Collective) -> Exchange:
+def _all_gather(c: Collective) -> MemoryUse:
     dim = c.along("dim")
     size = c.result.shape[dim]
     rows = block_size(size, c.members) * c.members
@@ -119,8 +119,8 @@ def _all_gather(c: Collective) -> Exchange:
         packed = gathered // c.members
     temporary, sent = _gathering(c, gathered, packed)
     if dim == 0:
-        return Exchange(gathered, temporary, sent, sends_operand=not sent)
-    return Exchange(c.result.nbytes, temporary, sent, gathered, sends_operand=not sent)
+        return MemoryUse(gathered, temporary, sent, sends_operand=not sent)
+    return MemoryUse(c.result.nbytes, temporary, sent, gathered, sends_operand=not sent)
 
 
 def _gathering(c: Collective, gathered: int, packed: int) -> tuple[int, int]:
@@ -130,32 +130,32 @@ def _gathering(c: Collective, gathered: int, packed: int) -> tuple[int, int]:
     return 0, packed
 
 
-def _reduce_scatter(c: Collective) -> Exchange:
+def _reduce_scatter(c: Collective) -> MemoryUse:
     dim, whole, piece = c.along("dim"), c.operand.nbytes, c.result.nbytes
     sent = whole if dim or c.packed_bytes else 0
     if c.backend == "gloo":
         # Every member is sent its block, and adds up what arrives.
         arriving, adding = c.members * piece, piece if c.members > 2 else 0
-        return Exchange(piece, sent, sent, arriving, adding, not sent)
-    return Exchange(piece, 0, sent, piece if dim else 0, sends_operand=not sent)
+        return MemoryUse(piece, sent, sent, arriving, adding, not sent)
+    return MemoryUse(piece, 0, sent, piece if dim else 0, sends_operand=not sent)
 
 
-def _all_to_all(c: Collective) -> Exchange:
+def _all_to_all(c: Collective) -> MemoryUse:
     sent, got = c.operand.nbytes, c.result.nbytes
-    return Exchange(got, max(2 * sent - got, sent, got))
+    return MemoryUse(got, max(2 * sent - got, sent, got))
 
 
-def _permute(c: Collective) -> Exchange:
-    return Exchange(c.result.nbytes, c.operand.nbytes + c.packed_bytes)
+def _permute(c: Collective) -> MemoryUse:
+    return MemoryUse(c.result.nbytes, c.operand.nbytes + c.packed_bytes)
 
 
-def _halo(c: Collective) -> Exchange:
+def _halo(c: Collective) -> MemoryUse:
     halo = halo_bytes(c.args, c.result.shape, c.result.itemsize)
     copied = c.result.nbytes if c.along("dim") else 0
-    return Exchange(c.result.nbytes, 2 * halo + copied)
+    return MemoryUse(c.result.nbytes, 2 * halo + copied)
 
 
-_FORMULAS: Mapping[str, Callable[[Collective], Exchange]] = {
+_FORMULAS: Mapping[str, Callable[[Collective], MemoryUse]] = {
     "copy": _copy,
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,

@@ -70,7 +70,7 @@ def effect(kind: str, args: Args, operands: tuple[Placed, ...], results: Shapes)
     view = VIEWS.get(kind) or ON_SOME_RANKS.get(kind)
     if view is not None and operands:
         return Effect(
-            tuple(view(given, operands[0], shape, at) for at, shape in enumerate(results))
+            tuple(view(given, operands[0], shape, index) for index, shape in enumerate(results))
         )
     if functional_kind(kind) != kind:
         return Effect(tuple(Result(operands[0].strides, 0) for _ in results))

@@ -24,13 +24,13 @@ from autopar.cost.memory.buffers import (
     Execution,
     Lifetimes,
 )
-from autopar.cost.memory.collectives import Collective, Exchange, exchange
+from autopar.cost.memory.collectives import Collective, MemoryUse, memory_use
 from autopar.cost.memory.kernel_results import Args, Effect, effect
 from autopar.ir.collectives import declared, is_collective
 from autopar.ir.emitted import OFFLOAD
 from autopar.ir.expr.expression import Expr, FromFirst, evaluate
 from autopar.ir.memory.joining import runs
-from autopar.ir.memory.overlap import plan_overlap, started_in
+from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.strides import Placed, dense
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
@@ -47,12 +47,12 @@ _STORED = {
 }
 
 
-class _Pending(NamedTuple):
+class _UnderWay(NamedTuple):
     """A collective under way: the buffers that are sent and that it arrives in."""
 
     sent: tuple[int, ...]
     arriving: int | None
-    exchange: Exchange
+    memory: MemoryUse
 
 
 def lifetimes(
@@ -68,7 +68,7 @@ def lifetimes(
         execution: How it is executed; by default as a trainer does, on gloo.
     """
     known = _Known(program, coords or {}, execution or Execution())
-    return _Walk(known, program.main).run(known.execution.held)
+    return _Walk(known, program.main).lifetimes(known.execution.kept_until)
 
 
 class _Known:
@@ -100,22 +100,22 @@ class _Known:
 
     def plain(self, op: Op) -> Args:
         """Returns the arguments of an op that are integers, texts or lists of integers."""
-        found: list[tuple[str, Arg]] = []
+        plain: list[tuple[str, Arg]] = []
         for name, arg in op.args:
             if isinstance(arg, str):
-                found.append((name, arg))
+                plain.append((name, arg))
             elif isinstance(arg, (int, Expr)):
-                found.append((name, self.integer(arg)))
+                plain.append((name, self.integer(arg)))
             elif isinstance(arg, tuple) and all(isinstance(item, (int, Expr)) for item in arg):
-                found.append((name, tuple(self.integer(item) for item in arg)))  # type: ignore[arg-type]
-        return tuple(found)
+                plain.append((name, tuple(self.integer(item) for item in arg)))  # type: ignore[arg-type]
+        return tuple(plain)
 
     def taken_by(self, name: str) -> int:
         """Returns the most bytes that a callee takes, besides its operands."""
         if name not in self.inside:
-            found = _Walk(self, self.program.functions[name]).run({})
-            given = sum(each.nbytes for each in found.buffers if each.first < 0)
-            self.inside[name] = max(found.at_bytes(), default=given) - given
+            inside = _Walk(self, self.program.functions[name]).lifetimes({})
+            given = sum(each.nbytes for each in inside.buffers if each.first < 0)
+            self.inside[name] = max(inside.at_bytes(), default=given) - given
         return self.inside[name]
 
     def members(self, op: Op) -> int:
@@ -132,15 +132,15 @@ class _Walk:
     def __init__(self, known: _Known, function: Function) -> None:
         self.known = known
         self.function = function
-        self.started = started_in(function, known.members, known.shape)
-        self.storage = Storage(known.program, function, self._is_started)
+        self.async_results = async_collectives(function, known.members, known.shape)
+        self.storage = Storage(known.program, function, self._is_async)
         in_place = known.execution.in_place and function.name == "main"
         # Trainers look at the loss before a step writes anything; inference writes what it can.
         guarded = any(op.phase == "update" for op in function.ops)
         self.writes = (
             plan_writes(known.program, self.storage, guarded=guarded) if in_place else Writes(-1)
         )
-        self.overlap = plan_overlap(function, self.started, self.writes)
+        self.overlap = plan_overlap(function, self.async_results, self.writes)
         until = known.execution.until if function.name == "main" else ()
         self.together = until or _executed_together(function, self.writes)
         self.placed: dict[str, Placed] = {}
@@ -149,23 +149,26 @@ class _Walk:
         self.temporary = [0] * len(function.ops)
         self.communication = [0] * len(function.ops)
         self.awaited = [0] * len(function.ops)
-        self.under_way: dict[str, _Pending] = {}
+        self.under_way: dict[str, _UnderWay] = {}
 
-    def run(self, held: Mapping[str, int]) -> Lifetimes:
+    def lifetimes(self, kept_until: Mapping[str, int]) -> Lifetimes:
         ops = self.function.ops
         for name in self.function.inputs:
             kind = _STORED.get(self.function.values[name].role, INPUTS)
             self._bind(name, self._dense(name), (self._take(name, self._dense(name), kind, -1),))
             self._extend(self.of[name], len(ops))
-        for at, op in enumerate(ops):
-            self._read(op, at)
-            self._compute(op, at)
-            self._await(self.overlap.after.get(at, ()), at + 1)
-            self._write(at)
+        for position, op in enumerate(ops):
+            self._read(op, position)
+            self._compute(op, position)
+            self._await(self.overlap.after.get(position, ()), position + 1)
+            self._write(position)
         self._await(self.overlap.before.get(len(ops), ()), len(ops))
         self._write(len(ops))
-        for name, at in (*held.items(), *((name, len(ops)) for name in self.function.outputs)):
-            self._extend(self.of[name], at)
+        for name, position in (
+            *kept_until.items(),
+            *((name, len(ops)) for name in self.function.outputs),
+        ):
+            self._extend(self.of[name], position)
         return Lifetimes(
             ops,
             tuple(self.buffers),
@@ -175,16 +178,16 @@ class _Walk:
             tuple(self.awaited),
         )
 
-    def _write(self, at: int) -> None:
+    def _write(self, position: int) -> None:
         """New content goes over the old one."""
-        for output, source in self.writes.after.get(at, ()):
-            self._extend(self.of[output], at)
+        for output, source in self.writes.after.get(position, ()):
+            self._extend(self.of[output], position)
             self._bind(output, self.placed[source], self.of[source])
 
-    def _read(self, op: Op, at: int) -> None:
-        self._await(self.overlap.before.get(at, ()), at)
+    def _read(self, op: Op, position: int) -> None:
+        self._await(self.overlap.before.get(position, ()), position)
         for name in op.operands:
-            self._extend(self.of[name], self.together[at])
+            self._extend(self.of[name], self.together[position])
             if op.phase == "backward" and op.kind not in OF_A_SHAPE:
                 for index in self.of[name]:
                     buffer = self.buffers[index]
@@ -194,27 +197,27 @@ class _Walk:
     def _is_forward(self, buffer: Buffer) -> bool:
         return buffer.first >= 0 and self.function.ops[buffer.first].phase == "forward"
 
-    def _compute(self, op: Op, at: int) -> None:
+    def _compute(self, op: Op, position: int) -> None:
         if is_collective(op.kind):
-            self._exchange(op, at)
+            self._collective(op, position)
         elif op.kind in ("call", "repeat"):
-            self._call(op, at)
+            self._call(op, position)
         elif op.kind == "barrier":
             for result, operand in zip(op.results, op.operands, strict=True):
                 self._bind(result, self.placed[operand], self.of[operand])
-        elif at in self.writes.mutations:
-            self._mutate(op, at, self.writes.mutations[at])
+        elif position in self.writes.mutations:
+            self._mutate(op, position, self.writes.mutations[position])
         else:
-            self._apply(op, at, self._effect(op))
+            self._apply(op, position, self._effect(op))
 
     def _effect(self, op: Op) -> Effect:
         operands = tuple(self.placed[name] for name in op.operands)
         results = tuple(self._shape(name) for name in op.results)
-        found = effect(op.kind, self.known.plain(op), operands, results)
+        made = effect(op.kind, self.known.plain(op), operands, results)
         if not self.known.execution.dense_copies:
-            return Effect(found.results)
+            return Effect(made.results)
         drawing = self._drawing_bytes(op) if op.kind in DRAWINGS else 0
-        return Effect(found.results, found.temporary_bytes + drawing)
+        return Effect(made.results, made.temporary_bytes + drawing)
 
     def _drawing_bytes(self, op: Op) -> int:
         """Returns what a random op takes besides its results."""
@@ -225,34 +228,34 @@ class _Walk:
         )
         return max(0, most - sum(each.nbytes for each in results))
 
-    def _apply(self, op: Op, at: int, found: Effect) -> None:
-        self.temporary[at] += found.temporary_bytes
+    def _apply(self, op: Op, position: int, effect: Effect) -> None:
+        self.temporary[position] += effect.temporary_bytes
         operands = op.operands
-        for name, result in zip(op.results, found.results, strict=True):
+        for name, result in zip(op.results, effect.results, strict=True):
             placed = Placed(self._shape(name), result.strides, self._itemsize(name))
             if result.operand is None:
                 kind = HOST if op.kind == OFFLOAD else TEMPORARIES
-                taken = self._take(name, placed, kind, at)
+                taken = self._take(name, placed, kind, position)
                 self.buffers[taken].nbytes = max(placed.nbytes, result.nbytes)
                 self._bind(name, placed, (taken,))
             else:
                 self._bind(name, placed, self.of[operands[result.operand]])
 
-    def _mutate(self, op: Op, at: int, mutation: Mutation) -> None:
+    def _mutate(self, op: Op, position: int, mutation: Mutation) -> None:
         """Results are operands, or copies of those that are read later."""
-        end = self.together[at]
+        end = self.together[position]
         self.temporary[end] += self._effect(op).temporary_bytes
         for result, operand in mutation.results.items():
             if operand in mutation.copied:
                 placed = self._dense(operand)
-                self._bind(result, placed, (self._take(result, placed, TEMPORARIES, at),))
+                self._bind(result, placed, (self._take(result, placed, TEMPORARIES, position),))
             else:
                 self._bind(result, self.placed[operand], self.of[operand])
             self._extend(self.of[result], end)
 
-    def _exchange(self, op: Op, at: int) -> None:
+    def _collective(self, op: Op, position: int) -> None:
         (operand,), (name,) = op.operands, op.results
-        started = self._is_started(op)
+        is_async = self._is_async(op)
         placed = self._dense(name)
         collective = Collective(
             {**dict(op.args), **dict(self.known.plain(op))},
@@ -260,79 +263,79 @@ class _Walk:
             placed,
             self.known.members(op),
             self.known.execution.backend,
-            started,
-            started and self.storage.is_dead(operand, at),
+            is_async,
+            is_async and self.storage.is_dead(operand, position),
         )
-        found = exchange(declared(op.kind, op.loc), collective)
-        self.communication[at] += found.temporary_bytes
-        if not found.result_bytes:
+        memory = memory_use(declared(op.kind, op.loc), collective)
+        self.communication[position] += memory.temporary_bytes
+        if not memory.result_bytes:
             self._bind(name, placed, self.of[operand])
-        elif started:
-            self._start(op, at, found)
+        elif is_async:
+            self._start(op, position, memory)
         else:
-            self._bind(name, placed, (self._communicate(name, found.result_bytes, at),))
+            self._bind(name, placed, (self._communicate(name, memory.result_bytes, position),))
 
-    def _start(self, op: Op, at: int, found: Exchange) -> None:
+    def _start(self, op: Op, position: int, memory: MemoryUse) -> None:
         """Takes what a collective has under way, and its result if it arrives there."""
         (operand,), (name,) = op.operands, op.results
-        sent = self.of[operand] if found.sends_operand else ()
-        if found.sent_bytes:
-            sent = (*sent, self._communicate(name, found.sent_bytes, at))
+        sent = self.of[operand] if memory.sends_operand else ()
+        if memory.sent_bytes:
+            sent = (*sent, self._communicate(name, memory.sent_bytes, position))
         arriving = None
-        if found.arriving_bytes:
-            arriving = self._communicate(name, found.arriving_bytes, at)
+        if memory.arriving_bytes:
+            arriving = self._communicate(name, memory.arriving_bytes, position)
         else:
-            result = self._communicate(name, found.result_bytes, at)
+            result = self._communicate(name, memory.result_bytes, position)
             self._bind(name, self._dense(name), (result,))
-        self.under_way[name] = _Pending(sent, arriving, found)
+        self.under_way[name] = _UnderWay(sent, arriving, memory)
 
-    def _await(self, names: Sequence[str], at: int) -> None:
+    def _await(self, names: Sequence[str], position: int) -> None:
         """Ends collectives before an op, or after the last one."""
         for name in names:
-            self._end(name, min(at, len(self.function.ops) - 1))
+            self._end(name, min(position, len(self.function.ops) - 1))
 
-    def _end(self, name: str, at: int) -> None:
+    def _end(self, name: str, position: int) -> None:
         """Ends a collective: gives back what was sent, then makes the result."""
         pending = self.under_way.pop(name, None)
         if pending is None:  # It is written over its operand.
             return
-        found = pending.exchange
-        sent = sum(self._give_back(index, at) for index in pending.sent)
+        memory = pending.memory
+        sent = sum(self._give_back(index, position) for index in pending.sent)
         if pending.arriving is None:
-            self.awaited[at] += sent
+            self.awaited[position] += sent
             return
-        arrived = self._give_back(pending.arriving, at)
-        result = self._communicate(name, found.result_bytes, at)
+        arrived = self._give_back(pending.arriving, position)
+        result = self._communicate(name, memory.result_bytes, position)
         self._bind(name, self._dense(name), (result,))
-        self.awaited[at] += arrived + max(sent, found.result_bytes + found.ending_bytes)
+        self.awaited[position] += arrived + max(sent, memory.result_bytes + memory.ending_bytes)
 
-    def _give_back(self, index: int, at: int) -> int:
+    def _give_back(self, index: int, position: int) -> int:
         """Keeps a buffer until before an op; returns its bytes if nothing else keeps it longer."""
         buffer = self.buffers[index]
-        buffer.last = max(buffer.last, at - 1)
-        return buffer.nbytes if buffer.last == at - 1 else 0
+        buffer.last = max(buffer.last, position - 1)
+        return buffer.nbytes if buffer.last == position - 1 else 0
 
-    def _communicate(self, name: str, nbytes: int, at: int) -> int:
-        self.buffers.append(Buffer(name, nbytes, COMMUNICATION, at, at))
+    def _communicate(self, name: str, nbytes: int, position: int) -> int:
+        self.buffers.append(Buffer(name, nbytes, COMMUNICATION, position, position))
         return len(self.buffers) - 1
 
-    def _is_started(self, op: Op) -> bool:
-        return op.results[0] in self.started
+    def _is_async(self, op: Op) -> bool:
+        return op.results[0] in self.async_results
 
-    def _call(self, op: Op, at: int) -> None:
+    def _call(self, op: Op, position: int) -> None:
         """Results of a call are new, and what its function takes besides is a temporary."""
         name = str(op.arg("callee" if op.kind == "call" else "body"))
         inside = self.known.taken_by(name)
         for result in op.results:
             placed = self._dense(result)
-            self._bind(result, placed, (self._take(result, placed, TEMPORARIES, at),))
+            self._bind(result, placed, (self._take(result, placed, TEMPORARIES, position),))
         made = sum(self.placed[result].nbytes for result in op.results)
-        self.temporary[at] += max(0, inside - made) if op.kind == "call" else inside + made
+        self.temporary[position] += max(0, inside - made) if op.kind == "call" else inside + made
 
-    def _take(self, name: str, placed: Placed, kind: str, at: int) -> int:
+    def _take(self, name: str, placed: Placed, kind: str, position: int) -> int:
         if self.function.values[name].role == "gradient" and kind != HOST:
             kind = GRADIENTS
-        self.buffers.append(Buffer(name, placed.nbytes, kind, at, at))
+        self.buffers.append(Buffer(name, placed.nbytes, kind, position, position))
         return len(self.buffers) - 1
 
     def _bind(self, name: str, placed: Placed, buffers: tuple[int, ...]) -> None:
@@ -343,10 +346,10 @@ class _Walk:
                 if self.buffers[index].kind in _BY_CHANCE:
                     self.buffers[index].kind = GRADIENTS
 
-    def _extend(self, buffers: tuple[int, ...], at: int) -> None:
+    def _extend(self, buffers: tuple[int, ...], position: int) -> None:
         for index in buffers:
-            if self.buffers[index].last < at:
-                self.buffers[index].last = at
+            if self.buffers[index].last < position:
+                self.buffers[index].last = position
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return self.known.shape(self.function.values[name])

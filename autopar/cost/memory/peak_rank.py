@@ -37,11 +37,11 @@ def kinds_of_ranks(program: Program, ranks: Sequence[Coords] | None = None) -> t
     _, firsts = np.unique(rows, axis=0, return_index=True)
     firsts.sort()
     if ranks is not None:
-        return tuple(ranks[at] for at in firsts)
-    return tuple({axis: int(columns[axis][at]) for axis in axes} for at in firsts)
+        return tuple(ranks[index] for index in firsts)
+    return tuple({axis: int(columns[axis][index]) for axis in axes} for index in firsts)
 
 
-def fullest_timeline(
+def peak_rank_timeline(
     program: Program,
     kinds: Sequence[Coords] | None = None,
     *,
@@ -55,11 +55,11 @@ def fullest_timeline(
         kinds: The coordinates of the ranks to look at; by default those of `kinds_of_ranks`.
         allocator: How bytes are counted.
     """
-    found = (
+    timelines = (
         memory_timeline(program, coords, allocator=allocator, execution=execution)
         for coords in (kinds_of_ranks(program) if kinds is None else kinds)
     )
-    return max(found, key=lambda timeline: timeline.peak_bytes)
+    return max(timelines, key=lambda timeline: timeline.peak_bytes)
 
 
 def _sizes(program: Program) -> list[Expr]:

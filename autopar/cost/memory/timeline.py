@@ -98,22 +98,22 @@ class MemoryTimeline:
         """The most that is taken of the host's memory, by what is offloaded there."""
         return max(self.lifetimes.host_bytes(), default=0)
 
-    def breakdown_bytes(self, at: int | None = None) -> dict[str, int]:
+    def breakdown_bytes(self, position: int | None = None) -> dict[str, int]:
         """Returns what is taken during an op, by kind (see `autopar.cost.memory.buffers.KINDS`).
 
         Args:
-            at: The op's position; by default that of the peak.
+            position: The op's position; by default that of the peak.
         """
-        at = self.peak_at if at is None else at
-        found = dict.fromkeys(KINDS, 0)
+        position = self.peak_at if position is None else position
+        breakdown = dict.fromkeys(KINDS, 0)
         size = self.allocator.size
         for each in self.lifetimes.buffers:
-            if each.kind != HOST and each.first <= at <= each.last:
-                found[each.kind] += size(each.nbytes)
-        if 0 <= at < len(self.at_bytes):
-            found[TEMPORARIES] += size(self.lifetimes.temporary_bytes[at])
-            found[COMMUNICATION] += size(self.lifetimes.communication_bytes[at])
-        return found
+            if each.kind != HOST and each.first <= position <= each.last:
+                breakdown[each.kind] += size(each.nbytes)
+        if 0 <= position < len(self.at_bytes):
+            breakdown[TEMPORARIES] += size(self.lifetimes.temporary_bytes[position])
+            breakdown[COMMUNICATION] += size(self.lifetimes.communication_bytes[position])
+        return breakdown
 
 
 def memory_timeline(
@@ -125,7 +125,7 @@ def memory_timeline(
 ) -> MemoryTimeline:
     """Returns the memory of a rank over time. Linear in the size of the program.
 
-    That the peak of the first rank is the highest holds where blocks are even; see `fullest`.
+    That the peak of the first rank is the highest holds where blocks are even; see `peak_rank`.
 
     Args:
         program, coords, execution: As of `lifetimes`.
@@ -134,8 +134,8 @@ def memory_timeline(
     return timeline(lifetimes(program, coords, execution), allocator)
 
 
-def timeline(found: Lifetimes, allocator: Allocator = EXACT) -> MemoryTimeline:
+def timeline(lifetimes: Lifetimes, allocator: Allocator = EXACT) -> MemoryTimeline:
     """Returns the memory over time that these lifetimes are."""
     size = allocator.size
-    at, after = found.at_bytes(size), found.after_bytes(size)
-    return MemoryTimeline(found, allocator, tuple(at), tuple(after))
+    during, after = lifetimes.at_bytes(size), lifetimes.after_bytes(size)
+    return MemoryTimeline(lifetimes, allocator, tuple(during), tuple(after))

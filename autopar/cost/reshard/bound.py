@@ -38,7 +38,7 @@ class Bound:
             for border in self.table.borders
         ]
 
-    def seconds(self, dims: Numbers, due: Axes) -> float:
+    def least_seconds(self, dims: Numbers, due: Axes) -> float:
         """Returns seconds that a path takes at least that local moves alone don't make up.
 
         A message that crosses an outer border crosses the inner ones too, so an outer one adds

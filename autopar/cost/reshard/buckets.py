@@ -128,12 +128,12 @@ class SharedModel(CommunicationModel):
         """Returns the borders, over which a message has no latency of its own."""
         return [Border(0.0, each.beta, each.inner) for each in super().borders(axes)]
 
-    def seconds_of(self, move: Move, found: Sum | None) -> float:
+    def seconds_of(self, move: Move, reduction: Sum | None) -> float:
         """Returns the seconds of a move of a reshard, by `sums_of`."""
-        if found is None:
+        if reduction is None:
             return move.seconds
-        return self._part(found.kind, found.nbytes, found.axes) + self.local_copy(
-            found.stored_bytes
+        return self._part(reduction.kind, reduction.nbytes, reduction.axes) + self.local_copy(
+            reduction.stored_bytes
         )
 
     def _part(self, kind: str, nbytes: float, axes: Sequence[str]) -> float:

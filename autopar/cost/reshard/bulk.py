@@ -47,7 +47,7 @@ class BulkPlanner:
         self._digits: dict[Layout, tuple[dict[str, Digit], int]] = {}
         self._collectives: dict[tuple[str, float, float, tuple[str, ...]], float] = {}
 
-    def seconds(self, layouts: Sequence[Layout], itemsize: int) -> Table:
+    def reshard_seconds(self, layouts: Sequence[Layout], itemsize: int) -> Table:
         """Returns the seconds from each layout to each other.
 
         Args:
@@ -55,7 +55,7 @@ class BulkPlanner:
             itemsize: Bytes per element.
         """
         moves = _Moves(self, layouts, itemsize)
-        seconds = moves.run()
+        seconds = moves.fastest()
         total = np.empty_like(seconds)
         for middle in range(len(layouts)):
             np.add(seconds[:, middle : middle + 1], seconds[middle], out=total)
@@ -91,12 +91,12 @@ class BulkPlanner:
     def _derive(self, layout: Layout) -> tuple[dict[str, Digit], int]:
         places: dict[str, Digit] = {}
         elements = 1
-        for at, dim in enumerate(layout.dims):
+        for number, dim in enumerate(layout.dims):
             outer = 1
             for sub in dim:
                 size = rest = planned(sub.size)
                 for axis in sub.axes:
-                    places[axis] = (at, outer, rest)
+                    places[axis] = (number, outer, rest)
                     count = layout.mesh.axis_size(axis)
                     outer, rest = outer * count, block_size(rest, count)
                 elements *= block_size(size, layout.mesh.axes_size(sub.axes))
@@ -133,16 +133,16 @@ class _Moves:
         """Returns per layout and axis a number for where the axis splits."""
         numbers: dict[Digit, int] = {}
         codes = np.full((len(layouts), len(self.axes)), FREE)
-        for at, (layout, (places, _)) in enumerate(zip(layouts, self.places, strict=True)):
+        for row, (layout, (places, _)) in enumerate(zip(layouts, self.places, strict=True)):
             pending = set(layout.partial_axes)
             for number, axis in enumerate(self.axes):
                 if axis in places:
-                    codes[at, number] = numbers.setdefault(places[axis], len(numbers))
+                    codes[row, number] = numbers.setdefault(places[axis], len(numbers))
                 elif axis in pending:
-                    codes[at, number] = PENDING
+                    codes[row, number] = PENDING
         return codes
 
-    def run(self) -> Table:
+    def fastest(self) -> Table:
         """Returns the seconds of the fastest single move for every pair."""
         for group in self._groups():
             self._move(group)
@@ -171,8 +171,8 @@ class _Moves:
         if run.any():
             gather = self._priced("all_gather", self.sizes, names)
             self._offer(rest, run, free, gather)
-            exchange = self._priced("all_to_all", self.sizes, names)
-            self._offer(rest & ~self.same[group[0]], run, run, exchange)
+            all_to_all = self._priced("all_to_all", self.sizes, names)
+            self._offer(rest & ~self.same[group[0]], run, run, all_to_all)
         if due.any():
             reduce = self._priced("all_reduce", self.sizes, names)
             self._offer(rest, due, free, reduce)
@@ -192,8 +192,8 @@ class _Moves:
         outer = np.take_along_axis(outer, order, axis=1)
         counts = np.array([self.model.mesh.axis_size(self.axes[a]) for a in group])[order]
         beside = (outer[:, :-1] * counts[:, :-1] == outer[:, 1:]).all(axis=1)
-        found: Mask = (dims[:, 0] >= 0) & (dims == dims[:, :1]).all(axis=1) & beside
-        return found
+        runs: Mask = (dims[:, 0] >= 0) & (dims == dims[:, :1]).all(axis=1) & beside
+        return runs
 
     def by_way_of_less(self) -> Table:
         """Returns seconds to gather or reduce all that changes at once, and to slice what is left.
@@ -218,7 +218,7 @@ class _Moves:
         return seconds
 
     def _names(self, mask: int) -> tuple[str, ...]:
-        return tuple(axis for at, axis in enumerate(self.axes) if mask >> at & 1)
+        return tuple(axis for index, axis in enumerate(self.axes) if mask >> index & 1)
 
     def _permute(self, pair: tuple[int, int]) -> None:
         """Adds moves in which two axes of the same size change places."""

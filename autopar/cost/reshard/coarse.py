@@ -124,7 +124,7 @@ class Coarsening:
         seconds = np.zeros(joined.shape)
         for each in np.unique(joined):
             coarse, here = self._joining(int(each)), joined == each
-            rows, columns = (np.flatnonzero(here.any(axis=at)).tolist() for at in (1, 0))
+            rows, columns = (np.flatnonzero(here.any(axis=axis)).tolist() for axis in (1, 0))
             part = coarse.least.between(
                 [coarse.layout(sources[row]) for row in rows],
                 [coarse.layout(targets[column]) for column in columns],
@@ -145,8 +145,8 @@ class Coarsening:
             return {self._mesh.dim_names[0]: self._mesh.dim_names[:1]}
         groups: Groups = {}
         first = ""
-        for at, axis in enumerate(self._axes):
-            first = first if at and joined >> (at - 1) & 1 else axis
+        for index, axis in enumerate(self._axes):
+            first = first if index and joined >> (index - 1) & 1 else axis
             groups[first] = (*groups.get(first, ()), axis)
         return groups
 
@@ -174,4 +174,4 @@ class Coarsening:
 
 
 def _bits(flags: Iterable[bool]) -> int:
-    return sum(flag << at for at, flag in enumerate(flags))
+    return sum(flag << place for place, flag in enumerate(flags))

@@ -1,7 +1,8 @@
 """Deferred sums: whose results nobody awaits.
 
-What nobody reads in the phase that computes it, as gradients are for the update, waits: its sum is
-joined with others (`cost.reshard.buckets`), and `planner.WaitingPlanner` says how it is reduced.
+What nobody reads in the phase that computes it, as gradients are for the update, is deferred: its
+sum is joined with others (`cost.reshard.buckets`), and `planner.DeferredSumPlanner` says how it is
+reduced.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ def awaited(ops: Sequence[Op]) -> frozenset[str]:
         ops: Of a function, each behind those whose results it reads.
     """
     readers: dict[str, list[Op]] = {}
-    found: set[str] = set()
+    read: set[str] = set()
     for op in reversed(ops):
         for name in op.results:
             for reader in readers.get(name, ()):
                 if reader.kind in VIEWS:
-                    is_read = reader.results[0] in found
+                    is_read = reader.results[0] in read
                 else:
                     is_read = (reader.phase, reader.microbatch) == (op.phase, op.microbatch)
                 if is_read:
-                    found.add(name)
+                    read.add(name)
         for name in op.operands:
             readers.setdefault(name, []).append(op)
-    return frozenset(found)
+    return frozenset(read)

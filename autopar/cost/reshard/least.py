@@ -48,7 +48,7 @@ class LeastSeconds:
             targets: Where they lead.
             itemsize: Bytes per element.
         """
-        return _Pairs(self, sources, targets, itemsize).seconds()
+        return _Pairs(self, sources, targets, itemsize).least_seconds()
 
     def astray(self, relaxed: Relaxed, is_even: bool, one: int, other: int) -> int:
         """Returns what axes add to a state that split a dimension otherwise than a goal does.
@@ -110,7 +110,7 @@ class _Pairs:
         self.pending = _Classes(layout.partial for layout in sources)
         self.pending_after = _Classes(layout.partial for layout in targets)
 
-    def seconds(self) -> Table:
+    def least_seconds(self) -> Table:
         """Returns the bounds; 0 between layouts that are the same."""
         least = self._crossing()
         if self.graph.relaxed is not None:
@@ -151,13 +151,15 @@ class _Pairs:
         ]
         return np.where(local, 0.0, np.array(seconds)[index].reshape(code.shape))
 
-    def _goal(self, at: int) -> tuple[int, frozenset[str]]:
+    def _goal(self, index: int) -> tuple[int, frozenset[str]]:
         """Returns all of a target that its bound depends on, but for what it shares."""
-        return self.table.elements(self.after[at]), frozenset(self.targets[at].sharded_axes)
+        return self.table.elements(self.after[index]), frozenset(self.targets[index].sharded_axes)
 
     def _bounds(self, goals: _Classes) -> list[Bound]:
         firsts = dict(zip(reversed(goals.index), reversed(self.targets), strict=True))
-        return [Bound(self.graph, firsts[at], self.itemsize) for at in range(len(goals.found))]
+        return [
+            Bound(self.graph, firsts[number], self.itemsize) for number in range(len(goals.found))
+        ]
 
     def _shared(self, border: int) -> Whole:
         """Returns at most how many elements of a target's piece a group of devices has."""
@@ -191,7 +193,7 @@ class _Pairs:
 
     def _numbers(self, relaxed: Relaxed, side: Sequence[Numbers], pending: _Classes) -> list[int]:
         """Returns the states of layouts in which all that is split is split as it should be."""
-        partials: list[Partial] = [pending.found[at] for at in pending.index]
+        partials: list[Partial] = [pending.found[index] for index in pending.index]
         return [
             relaxed.number(
                 chain.from_iterable(map(self.table.axes_of, dims)),

@@ -66,16 +66,16 @@ class Making(Generic[T]):
                 there.
         """
         missing = [form for form in dict.fromkeys(needed) if form not in there]
-        found = self._forms(there, missing, reduced)
-        total, steps, ways = found.seconds, list(found.steps), []
+        direct = self._forms(there, missing, reduced)
+        total, steps, ways = direct.seconds, list(direct.steps), []
         known = [*there, *(made for _, made in steps)]
         for group in windows:
             near = [(self._nearest(known, form), form, more) for form, more in group]
             costs = [seconds + more for (seconds, _), _, more in near]
-            at = min(range(len(costs)), key=costs.__getitem__)
-            (_, source), form, _ = near[at]
-            total += costs[at]
-            ways.append(at)
+            cheapest = min(range(len(costs)), key=costs.__getitem__)
+            (_, source), form, _ = near[cheapest]
+            total += costs[cheapest]
+            ways.append(cheapest)
             if form not in known:
                 steps.append((source, form))
                 known.append(form)
@@ -107,5 +107,5 @@ class Making(Generic[T]):
         if form in known:
             return 0.0, form
         costs = [self.seconds(other, form) for other in known]
-        at = min(range(len(costs)), key=costs.__getitem__)
-        return costs[at], known[at]
+        nearest = min(range(len(costs)), key=costs.__getitem__)
+        return costs[nearest], known[nearest]

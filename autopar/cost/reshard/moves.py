@@ -9,7 +9,7 @@ from itertools import permutations
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.permutation import alternatives, permutation
 from autopar.cost.reshard.places import Place
-from autopar.cost.reshard.redistribution import reblock_exchange
+from autopar.cost.reshard.redistribution import redistribution_messages
 from autopar.cost.reshard.relaxed import MOST_AXES, Relaxed
 from autopar.cost.reshard.slots import Numbers, Slot, SlotTable
 from autopar.ir.layout import Partial
@@ -87,7 +87,7 @@ class LayoutGraph:
             end = (after, state[1])
             yield Step("all_gather", slot.axes, end, seconds, nbytes, source=slot.place)
 
-    def exchange(self, state: State, slot: Slot, other: Slot, itemsize: int) -> Iterator[Step]:
+    def all_to_all(self, state: State, slot: Slot, other: Slot, itemsize: int) -> Iterator[Step]:
         """Yields the all_to_all that moves axes from one slot to another, if they fit."""
         both = self.table.fill(state[0], other)
         after = self.table.clear(both, slot) if both is not None else None
@@ -118,22 +118,24 @@ class LayoutGraph:
             place, monoid = slot.place, partial[0][1]
             yield Step("reduce_scatter", slot.axes, end, seconds, nbytes, None, place, monoid)
 
-    def reblock(self, state: State, at: int, number: int, itemsize: int) -> Iterator[Step]:
+    def redistribute(
+        self, state: State, position: int, number: int, itemsize: int
+    ) -> Iterator[Step]:
         """Yields the move that cuts a dimension anew, if both cuts leave one stretch each."""
         dims, partial = state
-        old, new = (self.table.cut_of(dim) for dim in (dims[at], number))
-        if old is None or new is None or dims[at] == number:
+        old, new = (self.table.cut_of(dim) for dim in (dims[position], number))
+        if old is None or new is None or dims[position] == number:
             return
         axes = (*old.axes, *(axis for axis in new.axes if axis not in old.axes))
         members, *parts = (self.table.count(which) for which in (axes, old.axes, new.axes))
         shares = (members // count for count in parts)
-        moved = reblock_exchange(new.size, old.block, new.block, *shares)
-        after = (*dims[:at], number, *dims[at + 1 :])
+        moved = redistribution_messages(new.size, old.block, new.block, *shares)
+        after = (*dims[:position], number, *dims[position + 1 :])
         nbytes = self.nbytes(after, itemsize)
         row = nbytes // max(1, new.block)
         seconds = self.model.point_to_point(moved.elements * row, axes, moved.messages)
         seconds = self._stored(nbytes, seconds)
-        place = Place(at, 1, new.size, 1)
+        place = Place(position, 1, new.size, 1)
         yield Step("reblock", axes, (after, partial), seconds, nbytes, target=place)
 
     def _all_moves(self, state: State, itemsize: int) -> Iterator[Step]:
@@ -149,14 +151,14 @@ class LayoutGraph:
         for slot in filled:
             yield from self.gather(state, slot, itemsize)
             for other in self.table.vacant(dims, slot.axes):
-                yield from self.exchange(state, slot, other, itemsize)
+                yield from self.all_to_all(state, slot, other, itemsize)
         for axes in _ordered(pending):
             if axes == tuple(axis for axis in pending if axis in axes):
                 yield self.reduce(state, axes, itemsize)
             for slot in self.table.vacant(dims, axes):
                 yield from self.reduce_scatter(state, slot, itemsize)
         yield from self._permutes(state, itemsize)
-        yield from self._reblocks(state, free, itemsize)
+        yield from self._redistributions(state, free, itemsize)
 
     def _slices(self, state: State, free: Axes) -> Iterator[Step]:
         """Slices over one axis, and over several where the blocks of some alone don't nest."""
@@ -182,12 +184,14 @@ class LayoutGraph:
             end = (self.table.relabeled(dims, other), left)
             yield Step("permute", axes, end, seconds, nbytes)
 
-    def _reblocks(self, state: State, free: Axes, itemsize: int) -> Iterator[Step]:
-        for at, number in enumerate(state[0]):
+    def _redistributions(self, state: State, free: Axes, itemsize: int) -> Iterator[Step]:
+        for position, number in enumerate(state[0]):
             cut = self.table.cut_of(number)
             if cut is not None:
                 for axes in _ordered((*cut.axes, *free)):
-                    yield from self.reblock(state, at, self.table.recut(number, axes), itemsize)
+                    yield from self.redistribute(
+                        state, position, self.table.recut(number, axes), itemsize
+                    )
 
     def _stored(self, nbytes: int, seconds: float) -> float:
         """Adds the time to store a result, so that one move wins over two that send as much.

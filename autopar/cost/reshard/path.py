@@ -128,13 +128,13 @@ class PathSearch:
                 reached = (seconds + step.seconds, count + 1)
                 if reached[0] >= limit:
                     continue
-                found = self._class_of(step.state)
-                if found in best and best[found] <= reached:
+                alike = self._class_of(step.state)
+                if alike in best and best[alike] <= reached:
                     continue
                 left = limit - reached[0]
                 total = reached[0] + (self._bound(step.state, left) if wide else 0.0)
                 if total < limit:
-                    best[found] = reached
+                    best[alike] = reached
                     came[step.state] = (state, step)
                     promise = round(total / unit, DIGITS) if wide else total
                     runs = self.table.runs_count(step.state[0]) if wide else 0
@@ -157,8 +157,10 @@ class PathSearch:
         if found is None:
             dims = list(state[0])
             for group in self.alike:
-                for at, number in zip(group, sorted(dims[at] for at in group), strict=True):
-                    dims[at] = number
+                for position, number in zip(
+                    group, sorted(dims[position] for position in group), strict=True
+                ):
+                    dims[position] = number
             found = self._classes[state] = tuple(dims), state[1]
         return found
 
@@ -202,22 +204,22 @@ class PathSearch:
             total += number
         return total
 
-    def _astray(self, at: int, number: int, is_even: bool) -> list[str]:
+    def _astray(self, position: int, number: int, is_even: bool) -> list[str]:
         """Returns the axes that split something else of a dimension than they do in the goal.
 
         Where layouts don't divide evenly, moves of other axes may settle one of the same dimension.
         """
         if not is_even:
-            wanted = self.table.axes_of(self.target[0][at])
+            wanted = self.table.axes_of(self.target[0][position])
             return [axis for axis in self.table.axes_of(number) if axis not in wanted]
-        slots = self.table.filled_in(at, number)
+        slots = self.table.filled_in(position, number)
         return [s.axes[0] for s in slots if s.is_digit and s not in self.settled]
 
     def _crossing_bound(self, state: State) -> float:
         due = tuple(pair[0] for pair in state[1] if pair not in self.goal_pending)
         if not due and self.table.may_become(state[0], self.target[0]):
             return 0.0
-        return self.bound.seconds(state[0], () if self.goal.partial else due)
+        return self.bound.least_seconds(state[0], () if self.goal.partial else due)
 
     def _all_steps(self, state: State) -> tuple[Step, ...]:
         """Returns the fastest step to each state that one leads to; remembered."""
@@ -243,7 +245,7 @@ class PathSearch:
         for slot in self.goal_slots:
             if busy.isdisjoint(slot.axes):
                 yield from self.graph.slice(state, slot)
-        yield from self._reblocks(state, busy)
+        yield from self._redistributions(state, busy)
         monoids = {monoid for _, monoid in partial}
         for axis, monoid in self.goal.partial:
             # Different reductions must not be pending at once: their order would matter.
@@ -260,15 +262,15 @@ class PathSearch:
             yield from self.graph.gather(state, slot, self.itemsize)
             for other in self.goal_slots:
                 if other.axes == slot.axes and other != slot:
-                    yield from self.graph.exchange(state, slot, other, self.itemsize)
+                    yield from self.graph.all_to_all(state, slot, other, self.itemsize)
 
-    def _reblocks(self, state: State, busy: set[str]) -> Iterator[Step]:
-        for at, (has, wants) in enumerate(zip(state[0], self.target[0], strict=True)):
+    def _redistributions(self, state: State, busy: set[str]) -> Iterator[Step]:
+        for position, (has, wants) in enumerate(zip(state[0], self.target[0], strict=True)):
             if has == wants:
                 continue
             old, new = self.table.cut_of(has), self.table.cut_of(wants)
             if old and new and busy.difference(old.axes).isdisjoint(new.axes):
-                yield from self.graph.reblock(state, at, wants, self.itemsize)
+                yield from self.graph.redistribute(state, position, wants, self.itemsize)
 
     def _reductions(self, state: State) -> Iterator[Step]:
         """all_reduce and reduce_scatter of what is pending but must not stay so."""
@@ -288,8 +290,8 @@ class PathSearch:
 def _alike(dims: Numbers) -> list[list[int]]:
     """Returns groups of positions with equal numbers."""
     groups: dict[int, list[int]] = {}
-    for at, number in enumerate(dims):
-        groups.setdefault(number, []).append(at)
+    for position, number in enumerate(dims):
+        groups.setdefault(number, []).append(position)
     return [group for group in groups.values() if len(group) > 1]
 
 

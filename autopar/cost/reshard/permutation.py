@@ -59,9 +59,9 @@ def alternatives(runs: Runs, free: Axes, mesh: ProcessMesh) -> Iterator[tuple[Ax
     """
     counts = [mesh.axes_size(run) for run in runs]
     given = tuple(runs)
-    for found in _filled(counts, free, mesh):
-        if found != given and all(free.index(a) < free.index(b) for a, b in pairwise(found[-1])):
-            yield found
+    for filled in _filled(counts, free, mesh):
+        if filled != given and all(free.index(a) < free.index(b) for a, b in pairwise(filled[-1])):
+            yield filled
 
 
 def _filled(counts: Sequence[int], free: Axes, mesh: ProcessMesh) -> Iterator[tuple[Axes, ...]]:
@@ -89,10 +89,10 @@ def _runs(count: int, free: Axes, mesh: ProcessMesh) -> Iterator[Axes]:
 
 def _places(runs: Runs, mesh: ProcessMesh) -> dict[str, tuple[int, int]]:
     """Returns per axis the run that it is in and the number of blocks minor to its own."""
-    found: dict[str, tuple[int, int]] = {}
-    for at, run in enumerate(runs):
+    places: dict[str, tuple[int, int]] = {}
+    for index, run in enumerate(runs):
         minor = 1
         for axis in reversed(run):
-            found[axis] = (at, minor)
+            places[axis] = (index, minor)
             minor *= mesh.axis_size(axis)
-    return found
+    return places

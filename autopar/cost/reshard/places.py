@@ -31,13 +31,14 @@ class Place:
     inner: IntExpr
 
 
-def places_of(at: int, dim: DimLayout) -> Iterator[tuple[Place, SubDim]]:
+def places_of(position: int, dim: DimLayout) -> Iterator[tuple[Place, SubDim]]:
     """Yields each sub-dimension with its place; at a size of 0 what lies inside counts as 1."""
     outer: IntExpr = 1
     size = dim_size(dim)
     for sub in dim:
         done = multiply(outer, sub.size)
-        yield Place(at, outer, sub.size, floordiv(size, done) if size != 0 else 1), sub
+        inner = floordiv(size, done) if size != 0 else 1
+        yield Place(position, outer, sub.size, inner), sub
         outer = done
 
 

@@ -64,9 +64,9 @@ class ReshardPlanner:
         self._searches: dict[tuple[Coarse, Layout, int], PathSearch] = {}
 
     @cached_property
-    def waiting(self) -> ReshardPlanner:
-        """The planner of values that wait, whose sums travel with others."""
-        return WaitingPlanner(self)
+    def deferred(self) -> ReshardPlanner:
+        """The planner of deferred sums, which travel with others."""
+        return DeferredSumPlanner(self)
 
     def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the fastest reshard; arguments and errors as those of `plan_reshard`."""
@@ -155,7 +155,7 @@ class ReshardPlanner:
         steps = self._search(coarse, target, itemsize).best(coarse.layout(source))
         if steps is None:
             raise ReshardError(f"can't reshard {source} to {target}", ["there is no path of moves"])
-        return Reshard.of(tuple(_move(step, coarse) for step in steps))
+        return Reshard.from_moves(tuple(_move(step, coarse) for step in steps))
 
     def _between_slices(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the faster of two ways: split along the common axes as before, or as after."""
@@ -171,10 +171,10 @@ class ReshardPlanner:
                     *self.plan(arrives, target, itemsize).moves,
                 )
             )
-        return min(map(Reshard.of, ways), key=lambda way: way.seconds)
+        return min(map(Reshard.from_moves, ways), key=lambda way: way.seconds)
 
 
-class WaitingPlanner(ReshardPlanner):
+class DeferredSumPlanner(ReshardPlanner):
     """Plans the reshards of values that nobody awaits, whose sums travel with others.
 
     Their sums share a bucket, which pays a latency that a way around would spare, and the way
@@ -203,7 +203,7 @@ class WaitingPlanner(ReshardPlanner):
         found = self._known.get(key)
         if found is None:
             moves = self._direct.plan(source, target, itemsize).moves
-            direct = Reshard.of(tuple(map(self._alone, moves)))
+            direct = Reshard.from_moves(tuple(map(self._alone, moves)))
             is_faster = self._joined(source, direct, itemsize) < self._joined(
                 source, plain, itemsize
             )

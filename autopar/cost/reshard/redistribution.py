@@ -1,4 +1,4 @@
-"""Reblocking: how much moves when other axes cut a dimension, counted without looking at ranks.
+"""Redistribution: how much moves when other axes cut a dimension, counted without looking at ranks.
 
 Blocks over `before` parts become blocks over `after` parts of the same dimension. A process gets
 the stretches of its new block from processes that hold them. Where several do, those who want a
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from autopar.ir.layout import block_size
 
 
-class Exchange(NamedTuple):
+class Messages(NamedTuple):
     """What one process sends or receives, whichever is more.
 
     Attributes:
@@ -24,7 +24,9 @@ class Exchange(NamedTuple):
     elements: int
 
 
-def reblock_exchange(size: int, held: int, wanted: int, holders: int, readers: int) -> Exchange:
+def redistribution_messages(
+    size: int, held: int, wanted: int, holders: int, readers: int
+) -> Messages:
     """Returns what a process sends or receives at most.
 
     Args:
@@ -36,7 +38,7 @@ def reblock_exchange(size: int, held: int, wanted: int, holders: int, readers: i
     """
     received = _overlapped(wanted, held, size)
     sent = block_size(_overlapped(held, wanted, size) * readers, holders)
-    return Exchange(max(received, sent), max(wanted, sent * min(held, wanted)))
+    return Messages(max(received, sent), max(wanted, sent * min(held, wanted)))
 
 
 def _overlapped(block: int, other: int, size: int) -> int:

@@ -1,7 +1,7 @@
 """Relaxed: seconds that a reshard takes at least, if only what axes do counts, and not where.
 
 An axis splits what it should, splits something else, has a sum pending, or is free. Between such
-states lead the moves that there are, with all the room they could wish for: whatever is split is
+states lead the moves that there are, with all the room they could need: whatever is split is
 next to one another, and pieces divide evenly. So there are few states, and the distances from all
 of them are known at once. A real path takes no less, and most often just as much: it only has to be
 found.
@@ -26,7 +26,7 @@ State = tuple[int, ...]
 
 FREE, SETTLED, PENDING, ASTRAY = range(4)
 
-NONE, LOCAL, ALL_TO_ALL, ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, PERMUTE, REBLOCK = range(8)
+NONE, LOCAL, ALL_TO_ALL, ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, PERMUTE, REDISTRIBUTE = range(8)
 
 KINDS = (
     "",
@@ -72,7 +72,7 @@ class Relaxed:
     def __init__(self, model: CommunicationModel, axes: Axes) -> None:
         self.model = model
         self.axes = axes
-        self._unit: dict[str, int] = {axis: 4**at for at, axis in enumerate(reversed(axes))}
+        self._unit: dict[str, int] = {axis: 4**digit for digit, axis in enumerate(reversed(axes))}
         self._prices: dict[tuple[int, bool], NDArray[np.float64]] = {}
         self._distances: dict[tuple[int, int, bool], list[float]] = {}
 
@@ -162,8 +162,8 @@ class Relaxed:
 
         def are(holds: Mask) -> Mask:
             """Whether all axes that change are so, and some do."""
-            found: Mask = (holds | ~changes).all(axis=2) & changes.any(axis=2)
-            return found
+            mask: Mask = (holds | ~changes).all(axis=2) & changes.any(axis=2)
+            return mask
 
         free, due = are(before == FREE), are(before == PENDING)
         split = are(splits[:, None] & np.ones_like(changes))
@@ -176,7 +176,7 @@ class Relaxed:
         )
         alike = (parts[:, None] == parts) & (terms[:, None] == terms) & changes.any(axis=2)
         whole = are((before != PENDING) & (after != PENDING))
-        exchanges = np.select([alike, whole], [PERMUTE, REBLOCK], default=NONE)
+        exchanges = np.select([alike, whole], [PERMUTE, REDISTRIBUTE], default=NONE)
         moved = changes @ (1 << np.arange(count))
         return self._classes(collectives, moved, parts), self._classes(exchanges, moved, parts)
 
@@ -189,10 +189,10 @@ class Relaxed:
         moves = [
             _Move(
                 KINDS[kinds[row, column]],
-                tuple(a for at, a in enumerate(self.axes) if moved[row, column] >> at & 1),
+                tuple(a for bit, a in enumerate(self.axes) if moved[row, column] >> bit & 1),
                 int(parts[row]),
                 int(parts[column]),
             )
-            for row, column in (divmod(at, len(parts)) for at in first.tolist())
+            for row, column in (divmod(place, len(parts)) for place in first.tolist())
         ]
         return moves, which.reshape(code.shape)

@@ -59,6 +59,6 @@ class Reshard:
     bytes: int
 
     @classmethod
-    def of(cls, moves: tuple[Move, ...]) -> Reshard:
+    def from_moves(cls, moves: tuple[Move, ...]) -> Reshard:
         """Returns the reshard that consists of some moves."""
         return cls(moves, sum(move.seconds for move in moves), sum(move.bytes for move in moves))

@@ -194,13 +194,19 @@ class SlotTable:
 
     def filled(self, numbers: Numbers) -> list[Slot]:
         """Returns every slot that a layout fills: digits, runs of digits, parts of regions."""
-        return [slot for at, number in enumerate(numbers) for slot in self.filled_in(at, number)]
+        return [
+            slot
+            for position, number in enumerate(numbers)
+            for slot in self.filled_in(position, number)
+        ]
 
-    def filled_in(self, at: int, number: int) -> tuple[Slot, ...]:
+    def filled_in(self, position: int, number: int) -> tuple[Slot, ...]:
         """Returns the slots that a dimension fills."""
-        slots = self._slots.get((at, number))
+        slots = self._slots.get((position, number))
         if slots is None:
-            slots = self._slots[at, number] = tuple(self._dim_slots(at, self._dims[number]))
+            slots = self._slots[position, number] = tuple(
+                self._dim_slots(position, self._dims[number])
+            )
         return slots
 
     def vacant(self, numbers: Numbers, axes: tuple[str, ...]) -> list[Slot]:
@@ -209,14 +215,16 @@ class SlotTable:
         Of the many places in a sub-dimension that nothing splits it is enough to try those that
         leave room for some other axes outside, and the innermost one.
         """
-        found: list[Slot] = []
-        for at, number in enumerate(numbers):
-            key = (at, number, axes)
+        vacant: list[Slot] = []
+        for position, number in enumerate(numbers):
+            key = (position, number, axes)
             slots = self._vacant.get(key)
             if slots is None:
-                slots = self._vacant[key] = tuple(self._vacancies(at, self._dims[number], axes))
-            found += slots
-        return found
+                slots = self._vacant[key] = tuple(
+                    self._vacancies(position, self._dims[number], axes)
+                )
+            vacant += slots
+        return vacant
 
     def axes_of(self, number: int) -> tuple[str, ...]:
         """Returns the axes that split a dimension."""
@@ -236,12 +244,12 @@ class SlotTable:
 
     def relabeled(self, numbers: Numbers, runs: Sequence[tuple[str, ...]]) -> Numbers:
         """Returns the layout with other axes, as many processes each, in every sub-dimension."""
-        found, at = [], 0
+        relabeled, start = [], 0
         for number in numbers:
-            after = at + len(self._dims[number])
-            found.append(self._relabeled_dim(number, tuple(runs[at:after])))
-            at = after
-        return tuple(found)
+            after = start + len(self._dims[number])
+            relabeled.append(self._relabeled_dim(number, tuple(runs[start:after])))
+            start = after
+        return tuple(relabeled)
 
     def _relabeled_dim(self, number: int, runs: tuple[tuple[str, ...], ...]) -> int:
         key = (number, runs)
@@ -289,23 +297,23 @@ class SlotTable:
                 return False
         return True
 
-    def _is_refined(self, at: int, coarse: int, fine: int) -> bool:
-        kept = self._single_in(at, fine)
+    def _is_refined(self, position: int, coarse: int, fine: int) -> bool:
+        kept = self._single_in(position, fine)
         regions = {(slot.place, slot.region) for slot in kept}
         return all(
             slot in kept
             # A region may be cut further, but digits that aren't in the goal don't vanish in one.
             or (slot.region and self._is_cut_further(slot, regions))
-            for slot in self._single_in(at, coarse)
+            for slot in self._single_in(position, coarse)
         )
 
-    def _single_in(self, at: int, number: int) -> dict[Slot, None]:
+    def _single_in(self, position: int, number: int) -> dict[Slot, None]:
         """Returns the slots of a single axis that a dimension fills, in order."""
-        found = self._single.get((at, number))
+        found = self._single.get((position, number))
         if found is None:
-            slots = self.filled_in(at, number)
+            slots = self.filled_in(position, number)
             found = {slot: None for slot in slots if len(slot.axes) == 1}
-            self._single[at, number] = found
+            self._single[position, number] = found
         return found
 
     @staticmethod
@@ -325,13 +333,13 @@ class SlotTable:
     def _change(
         self, numbers: Numbers, place: Place, before: tuple[str, ...], after: tuple[str, ...]
     ) -> Numbers | None:
-        at = place.dim
-        key = (numbers[at], place.outer, place.size, place.inner, before, after)
+        position = place.dim
+        key = (numbers[position], place.outer, place.size, place.inner, before, after)
         if key not in self._changes:
-            dim = self._changed(self._dims[numbers[at]], place, before, after)
+            dim = self._changed(self._dims[numbers[position]], place, before, after)
             self._changes[key] = None if dim is None else self._number(dim)
         number = self._changes[key]
-        return None if number is None else (*numbers[:at], number, *numbers[at + 1 :])
+        return None if number is None else (*numbers[:position], number, *numbers[position + 1 :])
 
     def _changed(
         self, dim: DimLayout, place: Place, before: tuple[str, ...], after: tuple[str, ...]
@@ -342,8 +350,8 @@ class SlotTable:
         changed = (*parts[0], SubDim(place.size, after), *parts[2])
         return normalize_dim(changed, self.mesh)
 
-    def _dim_slots(self, at: int, dim: DimLayout) -> Iterator[Slot]:
-        for place, sub in places_of(at, dim):
+    def _dim_slots(self, position: int, dim: DimLayout) -> Iterator[Slot]:
+        for place, sub in places_of(position, dim):
             if not sub.axes:
                 continue
             if place.size != 0 and divides(self.count(sub.axes), place.size):
@@ -351,16 +359,16 @@ class SlotTable:
             else:
                 yield from self._region(place, sub.axes)
 
-    def _vacancies(self, at: int, dim: DimLayout, axes: tuple[str, ...]) -> Iterator[Slot]:
+    def _vacancies(self, position: int, dim: DimLayout, axes: tuple[str, ...]) -> Iterator[Slot]:
         count = self.count(axes)
-        for place, sub in places_of(at, dim):
+        for place, sub in places_of(position, dim):
             taken = self.count(sub.axes)
             if place.size != 0 and divides(taken * count, place.size):
                 minor = floordiv(place.size, taken * count)
                 for room in self._rooms(minor, axes):
                     inner = multiply(floordiv(minor, room), place.inner)
                     outer = multiply(multiply(place.outer, taken), room)
-                    yield Slot(axes, Place(at, outer, count, inner))
+                    yield Slot(axes, Place(position, outer, count, inner))
             elif nests(place.size, taken, count):
                 yield Slot(axes, place, sub.axes, sub.axes + axes)
 

@@ -20,7 +20,7 @@ from autopar.ir.program import Function, Op, Value
 
 @dataclass(frozen=True)
 class Overlap:
-    """Where started collectives are awaited, by the names of their results; ops by their position.
+    """Where asynchronous collectives are awaited, by their results; ops by their position.
 
     Attributes:
         before: Those that are awaited before an op, in order; under the number of ops, at the end.
@@ -31,7 +31,7 @@ class Overlap:
     after: Mapping[int, tuple[str, ...]]
 
 
-def started_in(
+def async_collectives(
     function: Function,
     members: Callable[[Op], int],
     shape: Callable[[Value], Sequence[int]],
@@ -45,9 +45,9 @@ def started_in(
     """
     read = frozenset(name for op in function.ops for name in op.operands)
 
-    def is_started(op: Op) -> bool:
+    def is_async(op: Op) -> bool:
         found, value = DECLARED[op.kind], function.values[op.results[0]]
-        if not found.is_started(op.arg("monoid"), value.dtype) or members(op) <= 1:
+        if not found.is_async(op.arg("monoid"), value.dtype) or members(op) <= 1:
             return False
         # What no op reads is awaited at the end; until then it would keep what it sends.
         if found.start is not None and found.start.keeps_operand and value.name not in read:
@@ -55,24 +55,24 @@ def started_in(
         return 0 not in shape(value)
 
     collectives = (op for op in function.ops if op.kind in DECLARED)
-    return frozenset(op.results[0] for op in collectives if is_started(op))
+    return frozenset(op.results[0] for op in collectives if is_async(op))
 
 
 def plan_overlap(
-    function: Function, started: frozenset[str], writes: Writes | None = None
+    function: Function, async_results: frozenset[str], writes: Writes | None = None
 ) -> Overlap:
     """Returns where what a function starts is awaited.
 
     Args:
         function: The function.
-        started: The results of what it starts (see `started_in`).
+        async_results: The results of what it starts (see `async_collectives`).
         writes: What it writes into stored inputs.
     """
     plan = _Plan()
     for at, op in enumerate(function.ops):
         if plan.pending:
             plan.wait(plan.before, at, op.operands)
-        if not started.isdisjoint(op.results):
+        if not async_results.isdisjoint(op.results):
             plan.start(at, op)
         if plan.pending and writes is not None:
             plan.wait(plan.after, at, _needed(writes, at))

@@ -24,7 +24,7 @@ from autopar.ir.layout import (
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist
 from autopar.ir.rules.local_arg import Grid, IfSplit, LocalArg, Size, Sizes
-from autopar.ir.rules.rule import SAME, Dims, Rule, number
+from autopar.ir.rules.rule import SAME, Dims, Rule, as_number
 from autopar.ir.rules.window import Redistribution
 
 
@@ -104,7 +104,7 @@ def windows(rule: Rule, dist: OpDist, operand: int) -> dict[str, Redistribution]
         window = rule.windows.get(factor)
         axes = split_axes(dist, window.of) if window else ()
         if window and axes:
-            held, read = (number(rule.sizes[name]) for name in (factor, window.of))
+            held, read = (as_number(rule.sizes[name]) for name in (factor, window.of))
             way = Redistribution.over(held, read, dist.mesh.axes_size(axes), window)
             if not way.is_identity:
                 found[factor] = way

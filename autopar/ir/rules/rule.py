@@ -101,7 +101,7 @@ class OpCall:
         return tuple(item for item in items if isinstance(item, int))
 
 
-def number(size: IntExpr) -> int:
+def as_number(size: IntExpr) -> int:
     """Returns a size that a rule can tell only as a number.
 
     Raises:
@@ -110,6 +110,9 @@ def number(size: IntExpr) -> int:
     if not isinstance(size, int):
         raise RuleError(f"the size {size} is open, and the rule depends on it")
     return size
+
+
+number = as_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +319,8 @@ def build_rule(
     """Returns a rule from the factors of each dimension; arguments and errors as `make_rule`."""
     known = _infer_sizes(call, (*operands, *results), dict(sizes or {}))
     for read, window in (windows or {}).items():
-        number(known[read])
-        number(known[window.of])
+        as_number(known[read])
+        as_number(known[window.of])
     closed = _close_whole((*whole, *(windows or ())), known)
     full_reduce = _full_reduce(call, results, known, closed, reduce or {})
     return Rule(

@@ -310,15 +310,15 @@ def _write_int(number: int, message: pb.Arg) -> None:
 
 def functions_in_order(program: Program) -> Iterator[Function]:
     """Yields `main`, then the functions in order of first use, then the unused ones by name."""
-    waiting = ["main"] if "main" in program.functions else []
+    queue = ["main"] if "main" in program.functions else []
     seen: dict[str, None] = {}
-    while waiting:
-        name = waiting.pop(0)
+    while queue:
+        name = queue.pop(0)
         if name in seen or name not in program.functions:
             continue
         seen[name] = None
         yield program.functions[name]
-        waiting.extend(_callees(program.functions[name]))
+        queue.extend(_callees(program.functions[name]))
     for name in sorted(program.functions.keys() - seen.keys()):
         yield program.functions[name]
 

@@ -27,7 +27,7 @@ def check_distribution(program: Program, problems: Problems) -> None:
         return
     for function in program.functions.values():
         if function.name == "main" or _is_completed(function):
-            _FunctionCheck(function, function.name == "main", problems).run()
+            _FunctionCheck(function, function.name == "main", problems).check()
 
 
 def check_pins(program: Program, pinned: Program, problems: Problems) -> None:
@@ -63,7 +63,7 @@ class _FunctionCheck:
         # Repeated layers have equal ops; what is right about one is right about all.
         self._sound: dict[object, tuple[Layout, ...]] = {}
 
-    def run(self) -> None:
+    def check(self) -> None:
         inputs, outputs = set(self._function.inputs), set(self._function.outputs)
         complete = outputs | set(_read_elsewhere(self._function))
         for value in self._function.values.values():

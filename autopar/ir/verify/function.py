@@ -25,7 +25,7 @@ from autopar.ir.verify.problems import Problems, one_of
 
 def check_function(function: Function, program: Program, problems: Problems) -> None:
     """Adds what is wrong with a function by itself."""
-    _FunctionCheck(function, program, problems).run()
+    _FunctionCheck(function, program, problems).check()
 
 
 class _FunctionCheck:
@@ -35,7 +35,7 @@ class _FunctionCheck:
         self._problems = problems
         self._sound_layouts: set[tuple[Layout, tuple[IntExpr, ...]]] = set()
 
-    def run(self) -> None:
+    def check(self) -> None:
         for name, value in self._function.values.items():
             if name != value.name:
                 self._add(

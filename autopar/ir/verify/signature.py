@@ -90,7 +90,7 @@ def check_calls(program: Program, problems: Problems) -> None:
     for function in program.functions.values():
         for op in function.ops:
             if op.kind in ("call", "repeat", "barrier") and _is_sound(op, function):
-                _CallCheck(op, function, program, problems).run()
+                _CallCheck(op, function, program, problems).check()
     for name in _recursive(program):
         problems.add(f"function {name}", "no call of itself, also through others", "one")
 
@@ -107,7 +107,7 @@ class _CallCheck:
         self._program = program
         self._problems = problems
 
-    def run(self) -> None:
+    def check(self) -> None:
         if self._op.kind == "barrier":
             operands = self._types(self._refs("operands"))
             self._compare("results", operands, self._types(self._op.results))
@@ -197,12 +197,12 @@ def _recursive(program: Program) -> list[str]:
 
 
 def _reaches(start: str, calls: dict[str, set[str]]) -> bool:
-    waiting, seen = sorted(calls[start]), set[str]()
-    while waiting:
-        name = waiting.pop()
+    queue, seen = sorted(calls[start]), set[str]()
+    while queue:
+        name = queue.pop()
         if name == start:
             return True
         if name not in seen:
             seen.add(name)
-            waiting.extend(sorted(calls.get(name, ())))
+            queue.extend(sorted(calls.get(name, ())))
     return False

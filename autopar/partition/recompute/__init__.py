@@ -183,7 +183,7 @@ class Recompute:
 
 
 def recompute(program: Program, cluster: Cluster, memory_bytes: int | None) -> Recomputed:
-    """Returns the fastest known program that holds no more than a limit and does what is wished.
+    """Returns the fastest known program within a limit of memory that does what the user wants.
 
     More memory never makes it slower, and less memory never makes it hold more.
 
@@ -246,14 +246,14 @@ class Recomputer:
         if point is unlimited and not is_asked(self.program.main.ops):
             return Recomputed(self.program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
-        found = beside(self.program.with_main(write_copies(tape, steps)), self.cluster)
-        before, after = (evaluate(each, self.cluster) for each in (self.program, found))
+        moved = beside(self.program.with_main(write_copies(tape, steps)), self.cluster)
+        before, after = (evaluate(each, self.cluster) for each in (self.program, moved))
         return Recomputed(
-            found,
+            moved,
             after.serialized_seconds - before.serialized_seconds,
             point.peak_bytes,
             after.transfer_seconds,
-            memory_timeline(found).host_bytes,
+            memory_timeline(moved).host_bytes,
         )
 
     def _miss(self, limit: int) -> DoesNotFit:

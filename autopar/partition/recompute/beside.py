@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from autopar.cost import Cluster, evaluate, fullest_timeline, memory_timeline
+from autopar.cost import Cluster, evaluate, memory_timeline, peak_rank_timeline
 from autopar.ir.emitted import END_OFFLOAD, OFFLOAD, RELOAD
 from autopar.ir.program import Op, Program
 
@@ -33,9 +33,9 @@ def beside(program: Program, cluster: Cluster) -> Program:
     moves = _Moves(program, cluster)
     moves.offloads()
     moves.reloads()
-    order = sorted(range(len(ops)), key=lambda at: (*moves.places.get(at, (at, 0)), at))
-    moved = program.with_main(replace(program.main, ops=tuple(ops[at] for at in order)))
-    peaks = [fullest_timeline(each).peak_bytes for each in (program, moved)]
+    order = sorted(range(len(ops)), key=lambda index: (*moves.places.get(index, (index, 0)), index))
+    moved = program.with_main(replace(program.main, ops=tuple(ops[index] for index in order)))
+    peaks = [peak_rank_timeline(each).peak_bytes for each in (program, moved)]
     before, after = (evaluate(each, cluster).overlapped_seconds for each in (program, moved))
     return moved if peaks[1] <= peaks[0] and after < before else program
 
@@ -58,18 +58,22 @@ class _Moves:
         own = (each.compute_seconds + each.communication_seconds for each in self.costs)
         self.clock = list(accumulate(own))
         self.places: dict[int, Place] = {}
-        self.makers = {name: at for at, op in enumerate(self.ops) for name in op.results}
-        self.ends = {op.operands[0]: at for at, op in enumerate(self.ops) if op.kind == END_OFFLOAD}
+        self.makers = {name: index for index, op in enumerate(self.ops) for name in op.results}
+        self.ends = {
+            op.operands[0]: index for index, op in enumerate(self.ops) if op.kind == END_OFFLOAD
+        }
 
     def offloads(self) -> None:
         """Starts copies to the host where their tensors are made, and ends them later."""
         free = 0.0
-        for made, at in sorted((self.makers[op.operands[0]], at) for at, op in self._of(OFFLOAD)):
-            free = max(free, self.clock[made]) + self.costs[at].transfer_seconds
-            self.places[at] = made, 1
-            end = place = self.ends[self.ops[at].results[0]]
+        for made, offload in sorted(
+            (self.makers[op.operands[0]], offload) for offload, op in self._of(OFFLOAD)
+        ):
+            free = max(free, self.clock[made]) + self.costs[offload].transfer_seconds
+            self.places[offload] = made, 1
+            end = place = self.ends[self.ops[offload].results[0]]
             last = self._first_reload(self.ops[end].results[0])
-            nbytes = self.costs[at].transferred_bytes
+            nbytes = self.costs[offload].transferred_bytes
             while self.clock[place] < free and place + 1 < last and self.room[place + 1] >= nbytes:
                 place += 1
                 self.room[place] -= nbytes
@@ -79,19 +83,19 @@ class _Moves:
     def reloads(self) -> None:
         """Starts copies to the device earlier."""
         free = self.clock[-1]
-        for at, op in reversed(self._of(RELOAD)):
-            free = min(free, self.clock[at]) - self.costs[at].transfer_seconds
+        for reload, op in reversed(self._of(RELOAD)):
+            free = min(free, self.clock[reload]) - self.costs[reload].transfer_seconds
             end = self.makers[op.operands[0]]
-            first, place = self.places.get(end, (end, 0))[0], at
-            nbytes = self.costs[at].transferred_bytes
+            first, place = self.places.get(end, (end, 0))[0], reload
+            nbytes = self.costs[reload].transferred_bytes
             while self.clock[place] > free and place - 1 > first and self.room[place - 1] >= nbytes:
                 place -= 1
                 self.room[place] -= nbytes
-            if place < at:
-                self.places[at] = place, -1
+            if place < reload:
+                self.places[reload] = place, -1
 
     def _of(self, kind: str) -> Sequence[tuple[int, Op]]:
-        return [(at, op) for at, op in enumerate(self.ops) if op.kind == kind]
+        return [(index, op) for index, op in enumerate(self.ops) if op.kind == kind]
 
     def _first_reload(self, host: str) -> int:
-        return next(at for at, op in self._of(RELOAD) if op.operands[0] == host)
+        return next(index for index, op in self._of(RELOAD) if op.operands[0] == host)

@@ -44,16 +44,18 @@ class Blocks:
 def blocks_of(tape: Tape, batch: int) -> Blocks | None:
     """Returns the blocks of a microbatch; None if it has no backward pass."""
     forward = [
-        at
-        for at, op in enumerate(tape.ops)
-        if tape.early[at] and op.microbatch == batch and op.results
+        index
+        for index, op in enumerate(tape.ops)
+        if tape.early[index] and op.microbatch == batch and op.results
     ]
-    backward = [at for at, late in enumerate(tape.late) if late and tape.batches[at] == batch]
+    backward = [
+        index for index, late in enumerate(tape.late) if late and tape.batches[index] == batch
+    ]
     if not forward or not backward:
         return None
     crossing = _crossing(tape, forward)
-    made = [sum(tape.nbytes[piece] for piece in tape.takes[at]) for at in forward]
-    borders = _divided(crossing, made, _spread(made, _borders(crossing)))
+    made = [sum(tape.nbytes[piece] for piece in tape.takes[index]) for index in forward]
+    borders = _divided(crossing, made, _large_enough(made, _borders(crossing)))
     ends = [*borders, len(forward)]
     parts = tuple(tuple(forward[start:end]) for start, end in zip([0, *borders], ends, strict=True))
     return Blocks(batch, parts, _regions(tape, parts, backward))
@@ -63,73 +65,73 @@ def _crossing(tape: Tape, forward: Sequence[int]) -> list[int]:
     """Returns the bytes that are made before each forward op and read by it or later ones."""
     begin: dict[int, int] = {}
     last: dict[int, int] = {}
-    for place, at in enumerate(forward):
-        for value in tape.reads[at]:
+    for place, op in enumerate(forward):
+        for value in tape.reads[op]:
             last.update((piece, place) for piece in tape.places[value] if piece in begin)
-        begin.update(dict.fromkeys(tape.takes[at], place))
+        begin.update(dict.fromkeys(tape.takes[op], place))
     change = [0] * (len(forward) + 1)
     for piece, end in last.items():
         if not tape.stays[piece]:
             change[begin[piece] + 1] += tape.nbytes[piece]
             change[end + 1] -= tape.nbytes[piece]
-    found, total = [], 0
+    crossing, total = [], 0
     for each in change[:-1]:
         total += each
-        found.append(total)
-    return found
+        crossing.append(total)
+    return crossing
 
 
 def _borders(crossing: Sequence[int]) -> list[int]:
     """Returns the places of the minima between rises."""
-    found: list[int] = []
+    borders: list[int] = []
     low, high, place, rising = crossing[0], crossing[0], 0, True
-    for at, nbytes in enumerate(crossing):
+    for index, nbytes in enumerate(crossing):
         if rising:
             high = max(high, nbytes)
             if nbytes * RISE <= high:
-                low, place, rising = nbytes, at, False
+                low, place, rising = nbytes, index, False
         elif nbytes <= low:
-            low, place = nbytes, at
+            low, place = nbytes, index
         elif nbytes >= low * RISE:
             if place:
-                found.append(place)
+                borders.append(place)
             high, rising = nbytes, True
-    return found
+    return borders
 
 
-def _spread(made: Sequence[int], borders: Sequence[int]) -> list[int]:
+def _large_enough(made: Sequence[int], borders: Sequence[int]) -> list[int]:
     """Returns the borders but those of blocks that make next to nothing."""
     least = sum(made) / (len(borders) + 1) / SMALL
-    found: list[int] = []
+    kept: list[int] = []
     for border in borders:
-        start = found[-1] if found else 0
+        start = kept[-1] if kept else 0
         if sum(made[start:border]) >= least and sum(made[border:]) >= least:
-            found.append(border)
-    return found
+            kept.append(border)
+    return kept
 
 
 def _divided(crossing: Sequence[int], made: Sequence[int], borders: Sequence[int]) -> list[int]:
     """Returns the borders, and more in blocks through which much the same crosses everywhere."""
-    found: list[int] = []
+    divided: list[int] = []
     for start, end in zip([0, *borders], [*borders, len(made)], strict=True):
-        found += [start] if start else []
-        inner = [crossing[at] for at in range(start + 1, end) if crossing[at]]
+        divided += [start] if start else []
+        inner = [crossing[index] for index in range(start + 1, end) if crossing[index]]
         if end - start >= 2 * PARTS and inner and max(inner) <= RISE * min(inner):
             part = sum(made[start:end]) / PARTS
             before, behind = 0, sum(made[start:end])
-            for at in range(start + 1, end):
-                before, behind = before + made[at - 1], behind - made[at - 1]
-                if crossing[at] and before >= part and behind >= part:
-                    found.append(at)
+            for index in range(start + 1, end):
+                before, behind = before + made[index - 1], behind - made[index - 1]
+                if crossing[index] and before >= part and behind >= part:
+                    divided.append(index)
                     before = 0
-    return found
+    return divided
 
 
 def _regions(
     tape: Tape, parts: Sequence[Sequence[int]], backward: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
     """Returns the backward ops of each block: from where its values begin to be read."""
-    places = {at: place for place, at in enumerate(backward)}
+    places = {op: place for place, op in enumerate(backward)}
     starts = [_start(tape, part, places) for part in parts]
     starts[-1] = 0
     for number in reversed(range(len(parts) - 1)):
@@ -142,8 +144,8 @@ def _start(tape: Tape, part: Sequence[int], places: Mapping[int, int]) -> int:
     """Returns the first of the places where a part's values are read, but for a few bytes."""
     firsts: dict[int, int] = {}
     inside = frozenset(part)
-    for at in part:
-        for value in tape.makes[at]:
+    for op in part:
+        for value in tape.makes[op]:
             if any(tape.early[reader] and reader not in inside for reader in tape.readers[value]):
                 continue  # Later blocks read it, and so do their gradients.
             read = [places[reader] for reader in tape.readers[value] if reader in places]

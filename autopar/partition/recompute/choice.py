@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from autopar.cost import fullest_timeline
+from autopar.cost import peak_rank_timeline
 from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.plan import Learned, Plan, Planner
 from autopar.partition.recompute.replay import replay
@@ -144,9 +144,9 @@ class Choice:
 def measure(tape: Tape, way: Way) -> Point:
     """Returns what a plan costs: seconds as the sum of the copies, bytes as the evaluator says."""
     steps = replay(tape, way, range(len(tape.ops)))
-    seconds = sum(step.seconds(tape) for step in steps)
+    seconds = sum(step.added_seconds(tape) for step in steps)
     program = tape.program.with_main(write_copies(tape, steps))
-    return Point(way, seconds, fullest_timeline(program, tape.kinds).peak_bytes)
+    return Point(way, seconds, peak_rank_timeline(program, tape.kinds).peak_bytes)
 
 
 def _is_confirmed(plan: Plan, point: Point) -> bool:

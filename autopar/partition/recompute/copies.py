@@ -10,7 +10,7 @@ from autopar.ir.emitted import Emitted
 from autopar.ir.layout import Origin
 from autopar.ir.memory.transfers import PLAN
 from autopar.ir.program import Function, Op, OpDist, Value
-from autopar.partition.recompute.replay import Held, Step
+from autopar.partition.recompute.replay import Step, ValueCopy
 from autopar.partition.recompute.tape import Tape
 
 AGAIN = "computed again for the backward pass"
@@ -27,7 +27,7 @@ class _Writer:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.values = dict(tape.function.values)
-        self.names: dict[Held, str] = {}
+        self.names: dict[ValueCopy, str] = {}
         self.away: dict[int, str] = {}
         self.ops: list[Op] = []
 
@@ -60,16 +60,16 @@ class _Writer:
         value = self.tape.names[step.moves]
         sent = self._fresh(step.moves, "sent", AWAY, "host")
         host = self._fresh(step.moves, "host", AWAY, "host")
-        self._transfer(step, emitted.offload().of(value), sent, "forward")
-        self._transfer(step, emitted.end_offload(value).of(sent), host, "forward")
+        self._transfer(step, emitted.offload().with_operand(value), sent, "forward")
+        self._transfer(step, emitted.end_offload(value).with_operand(sent), host, "forward")
         self.away[step.moves] = host
 
     def _reload(self, step: Step) -> None:
         coming = self._fresh(step.moves, "coming", BACK)
         back = self._fresh(step.moves, "back", BACK)
         host = self.away[step.moves]
-        self._transfer(step, emitted.reload().of(host), coming, "backward")
-        self._transfer(step, emitted.end_reload().of(coming), back, "backward")
+        self._transfer(step, emitted.reload().with_operand(host), coming, "backward")
+        self._transfer(step, emitted.end_reload().with_operand(coming), back, "backward")
         self.names[step.makes[0]] = back
 
     def _transfer(self, step: Step, transfer: Emitted, result: str, phase: str) -> None:
@@ -87,7 +87,7 @@ class _Writer:
         )
         self.ops.append(op)
 
-    def _name(self, held: Held) -> str:
+    def _name(self, held: ValueCopy) -> str:
         """Returns the name of a copy; a value that isn't copied is read as it is."""
         return self.names.get(held, self.tape.names[held[0]])
 

@@ -68,19 +68,19 @@ def problem_of(tape: Tape, ops: Sequence[int], batch: int, backward: Sequence[in
         batch: Their microbatch.
         backward: The backward ops during which values that have left may come back.
     """
-    inside = {at: number for number, at in enumerate(ops)}
+    inside = {op: number for number, op in enumerate(ops)}
     numbers: dict[int, int] = {}
-    for at in ops:
-        for value in tape.makes[at]:
+    for op in ops:
+        for value in tape.makes[op]:
             numbers[value] = len(numbers)
     saved = {value for value in numbers if _is_kept(tape, value, inside)}
     free = {piece for value in saved for piece in tape.places[value]}
     owners = {
         piece: numbers[value]
-        for at in ops
-        for value in tape.makes[at]
+        for op in ops
+        for value in tape.makes[op]
         for piece in tape.places[value]
-        if piece in tape.takes[at]
+        if piece in tape.takes[op]
     }
 
     def cost(value: int) -> int:
@@ -98,35 +98,35 @@ def problem_of(tape: Tape, ops: Sequence[int], batch: int, backward: Sequence[in
         number
         for value, number in numbers.items()
         if value not in saved
-        and any(tape.late[at] and tape.batches[at] == batch for at in tape.readers[value])
+        and any(tape.late[op] and tape.batches[op] == batch for op in tape.readers[value])
     ]
     return Problem(
-        tuple(None if tape.again[at] is None else tape.again_seconds[at] for at in ops),
+        tuple(None if tape.again[op] is None else tape.again_seconds[op] for op in ops),
         tuple(
-            tuple(numbers[v] for v in tape.again_reads[at] if v in numbers and v not in saved)
-            for at in ops
+            tuple(numbers[v] for v in tape.again_reads[op] if v in numbers and v not in saved)
+            for op in ops
         ),
         tuple(inside[tape.makers[value]] for value in numbers),
         tuple(map(cost, numbers)),
         tuple(needed),
         tuple(map(base, numbers)),
-        tuple(_transfers(tape, numbers, {*ops, *backward})) if tape.offered else (),
+        tuple(_transfers(tape, numbers, {*ops, *backward})) if tape.free_candidates else (),
     )
 
 
 def _transfers(tape: Tape, values: Iterable[int], inside: Set[int]) -> Iterator[float | None]:
     """Yields the seconds of bringing each value to the host and back; None if it can't here."""
     for value in values:
-        leaving = tape.offered.get(value)
-        fits = leaving is not None and {leaving.behind, leaving.before} <= inside
-        yield leaving.seconds if leaving is not None and fits else None
+        candidate = tape.free_candidates.get(value)
+        fits = candidate is not None and {candidate.behind, candidate.before} <= inside
+        yield candidate.seconds if candidate is not None and fits else None
 
 
 def _is_kept(tape: Tape, value: int, inside: dict[int, int]) -> bool:
     """Whether a value is there anyway for the backward pass: the caller or later blocks read it."""
     if any(tape.stays[piece] for piece in tape.places[value]):
         return True
-    return any(tape.early[at] and at not in inside for at in tape.readers[value])
+    return any(tape.early[op] and op not in inside for op in tape.readers[value])
 
 
 def ways(problem: Problem, most: int = 16) -> list[Mix]:
@@ -141,21 +141,21 @@ def ways(problem: Problem, most: int = 16) -> list[Mix]:
     largest = max(problem.nbytes, default=0) or 1
     least = _best(problem, scale, HUGE / 1e3 / largest)
     nothing = Mix()
-    found = {nothing: _figures(problem, nothing, scale), least: _figures(problem, least, scale)}
+    mixes = {nothing: _figures(problem, nothing, scale), least: _figures(problem, least, scale)}
     queue = [(nothing, least)]
-    while queue and len(found) < most:
+    while queue and len(mixes) < most:
         left, right = queue.pop(0)
-        (bytes_left, cost_left), (bytes_right, cost_right) = found[left], found[right]
+        (bytes_left, cost_left), (bytes_right, cost_right) = mixes[left], mixes[right]
         if bytes_left <= bytes_right:
             continue
         price = (cost_right - cost_left) / (bytes_left - bytes_right)
         between = _best(problem, scale, price)
         nbytes, cost = figures = _figures(problem, between, scale)
         bound = cost_left + price * bytes_left
-        if between not in found and cost + price * nbytes < bound * (1 - 1e-9):
-            found[between] = figures
+        if between not in mixes and cost + price * nbytes < bound * (1 - 1e-9):
+            mixes[between] = figures
             queue += [(left, between), (between, right)]
-    return sorted(found, key=lambda way: (found[way][1], -found[way][0], *map(sorted, way)))
+    return sorted(mixes, key=lambda way: (mixes[way][1], -mixes[way][0], *map(sorted, way)))
 
 
 def _figures(problem: Problem, way: Mix, scale: float) -> tuple[int, float]:
@@ -191,13 +191,13 @@ def _best(problem: Problem, scale: float, price: float) -> Mix:
     for value in problem.needed:
         graph.edge(values[value], graph.sink, HUGE)
     sides = graph.sink_side()
-    found = {op for op, node in enumerate(ops) if node in sides}
+    repeated = {op for op, node in enumerate(ops) if node in sides}
     offloaded = frozenset(
         value
-        for value in _read(problem, found)
-        if problem.made[value] not in found and _is_offloaded(problem, value, scale, price)
+        for value in _read(problem, repeated)
+        if problem.made[value] not in repeated and _is_offloaded(problem, value, scale, price)
     )
-    return Mix(frozenset(found - _free_views(problem, found, offloaded)), offloaded)
+    return Mix(frozenset(repeated - _free_views(problem, repeated, offloaded)), offloaded)
 
 
 def _is_offloaded(problem: Problem, value: int, scale: float, price: float) -> bool:
@@ -211,12 +211,12 @@ def _free_views(problem: Problem, repeated: set[int], offloaded: frozenset[int])
     results: dict[int, list[int]] = {}
     for value, op in enumerate(problem.made):
         results.setdefault(op, []).append(value)
-    found = set()
+    free = set()
     for op in repeated:
         bases = [problem.bases[value] for value in results.get(op, ())]
         if bases and all(base >= 0 and problem.made[base] not in repeated for base in bases):
             base = bases[0]
             read = _read(problem, repeated)
             if base not in offloaded and (base in read or not problem.nbytes[base]):
-                found.add(op)
-    return found
+                free.add(op)
+    return free

@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import add, sub
 from typing import NamedTuple
 
-from autopar.partition.recompute.replay import Held, Step
+from autopar.partition.recompute.replay import Step, ValueCopy
 from autopar.partition.recompute.tape import Tape
 
 Piece = tuple[int, int]
@@ -38,48 +38,48 @@ def moving_bytes(tape: Tape, steps: Sequence[Step]) -> Moving:
             ended[last] += tape.nbytes[piece[0]]
     behind = list(map(sub, accumulate(taken), accumulate(ended)))
     during = list(map(add, behind, ended))
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step.copy >= 0 and step.moves < 0:
-            during[at] += tape.besides[step.op]
+            during[index] += tape.besides[step.op]
     return Moving(during, behind)
 
 
 def _lifetimes(tape: Tape, steps: Sequence[Step]) -> dict[Piece, tuple[int, int]]:
     """Returns the pieces that steps take: the step that does, and the last one that reads them."""
-    where: dict[Held, tuple[Piece, ...]] = {}
+    where: dict[ValueCopy, tuple[Piece, ...]] = {}
     begin: dict[Piece, int] = {}
     last: dict[Piece, int] = {}
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         for held in step.reads:
             for piece in where.get(held, ()):
-                last[piece] = at
+                last[piece] = index
         for ended in tape.ends.get(step.op, ()) if step.copy < 0 else ():
             if (ended, -1) in begin:
-                last[ended, -1] = at
+                last[ended, -1] = index
         taking = tape.takes[step.op] if step.makes else ()
         if step.moves >= 0:
             taking = tape.places[step.moves] if step.makes else ()
         taken = {piece: (piece, step.copy) for piece in taking}
         for mine in taken.values():
-            begin[mine] = last[mine] = at
+            begin[mine] = last[mine] = index
         for held in step.makes:
             where[held] = _pieces(tape, step, held, taken, where)
-    return {piece: (at, last[piece]) for piece, at in begin.items()}
+    return {piece: (index, last[piece]) for piece, index in begin.items()}
 
 
 def _pieces(
     tape: Tape,
     step: Step,
-    made: Held,
+    made: ValueCopy,
     taken: Mapping[int, Piece],
-    where: Mapping[Held, tuple[Piece, ...]],
+    where: Mapping[ValueCopy, tuple[Piece, ...]],
 ) -> tuple[Piece, ...]:
     """Returns the pieces in which a result lies: those taken for it, and those of operands."""
-    found = []
+    pieces = []
     for piece in tape.places[made[0]]:
         if piece in taken:
-            found.append(taken[piece])
+            pieces.append(taken[piece])
         else:
             held = (other for held in step.reads for other in where.get(held, ()))
-            found += [other for other in held if other[0] == piece][:1]
-    return tuple(found)
+            pieces += [other for other in held if other[0] == piece][:1]
+    return tuple(pieces)

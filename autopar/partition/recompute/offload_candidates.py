@@ -1,4 +1,4 @@
-"""Leaving: which values may wait in the host's memory between forward and backward pass.
+"""Offload candidates: which values may wait in the host's memory between forward and backward pass.
 
 These are values with memory of their own that nobody reads in between. What else lies in that
 memory, as views, is made again of what comes back.
@@ -13,7 +13,7 @@ from autopar.partition.recompute.record import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class OffloadCandidate:
     """How a value may leave.
 
     Attributes:
@@ -27,7 +27,7 @@ class Leaving:
     seconds: float
 
 
-def leaving_of(tape: Record) -> Mapping[int, Leaving]:
+def offload_candidates(tape: Record) -> Mapping[int, OffloadCandidate]:
     """Returns the values that may leave."""
     sharing: dict[int, list[int]] = {}
     for value, pieces in enumerate(tape.places):
@@ -35,29 +35,29 @@ def leaving_of(tape: Record) -> Mapping[int, Leaving]:
             sharing.setdefault(piece, []).append(value)
     kept = {piece for pieces in tape.ends.values() for piece in pieces}
     numbers = {name: number for number, name in enumerate(tape.names)}
-    found = {}
+    candidates = {}
     for piece, buffer in enumerate(tape.memory.buffers):
         number = numbers.get(buffer.name)
         if number is not None and not tape.stays[piece] and piece not in kept:
-            leaving = _leaving(tape, number, sharing.get(piece, ()))
-            if leaving is not None:
-                found[number] = leaving
-    return found
+            candidate = _candidate(tape, number, sharing.get(piece, ()))
+            if candidate is not None:
+                candidates[number] = candidate
+    return candidates
 
 
-def _leaving(tape: Record, value: int, sharing: Sequence[int]) -> Leaving | None:
+def _candidate(tape: Record, value: int, sharing: Sequence[int]) -> OffloadCandidate | None:
     """Returns how a value may leave in whose memory these values are."""
-    at = tape.makers[value]
-    if not tape.early[at] or len(tape.places[value]) != 1:
+    maker = tape.makers[value]
+    if not tape.early[maker] or len(tape.places[value]) != 1:
         return None
-    batch = tape.batches[at]
+    batch = tape.batches[maker]
     readers = sorted({reader for each in sharing for reader in tape.readers[each]})
     forward = [each for each in readers if tape.early[each]]
     backward = [each for each in readers if tape.late[each] and tape.batches[each] == batch]
     if not backward or len(forward) + len(backward) < len(readers):
         return None
-    behind, nbytes = max([at, *forward]), tape.nbytes[tape.places[value][0]]
+    behind, nbytes = max([maker, *forward]), tape.nbytes[tape.places[value][0]]
     # Where memory holds more than the value, as padding, what leaves isn't what is won.
     if behind >= backward[0] or nbytes != tape.value_bytes[value]:
         return None
-    return Leaving(behind, backward[0], 2 * tape.cluster.transfer_seconds(nbytes))
+    return OffloadCandidate(behind, backward[0], 2 * tape.cluster.transfer_seconds(nbytes))

@@ -101,14 +101,14 @@ class Chain:
         return self._followed(chosen, place) if np.isfinite(seconds[self.count, place]) else None
 
     def _followed(self, chosen: NDArray[np.int32], place: int) -> list[Segment]:
-        found: list[Segment] = []
+        segments: list[Segment] = []
         end = self.count
         while end:
             segment = self.segments[chosen[end, place]]
-            found.append(segment)
+            segments.append(segment)
             place -= round(segment.profile.saved / self.unit)
             end = segment.first
-        return found[::-1]
+        return segments[::-1]
 
 
 @dataclass(frozen=True)
@@ -139,31 +139,31 @@ class Planner:
     @cached_property
     def chains(self) -> list[Chain]:
         """The blocks of each microbatch that has a backward pass."""
-        found = []
+        chains = []
         for batch in sorted(set(self.tape.batches)):
             blocks = blocks_of(self.tape, batch)
             if blocks is not None:
-                found.append(Chain(len(blocks.forward), self._segments(blocks, batch)))
-        return found
+                chains.append(Chain(len(blocks.forward), self._segments(blocks, batch)))
+        return chains
 
     def plan(self, limit: int) -> Plan | None:
         """Returns the fastest plan within a limit, None if none is known."""
-        found, peak, seconds = NOTHING, 0, 0.0
+        way, peak, seconds = NOTHING, 0, 0.0
         for chain in self.chains:
             segments = chain.fastest(limit)
             if segments is None:
                 return None
             saved = 0
             for segment in segments:
-                found = Way(*map(frozenset.union, found, segment.profile.way))
+                way = Way(*map(frozenset.union, way, segment.profile.way))
                 peak = max(peak, saved + segment.profile.needed)
                 saved += segment.profile.saved
                 seconds += segment.profile.seconds
-        return Plan(found, peak, seconds)
+        return Plan(way, peak, seconds)
 
     def _segments(self, blocks: Blocks, batch: int) -> list[Segment]:
         profiler = Profiler(self.tape, batch, self.learned.within)
-        found = []
+        segments = []
         for end in range(1, len(blocks.forward) + 1):
             for length in LENGTHS:
                 if length <= end:
@@ -172,8 +172,8 @@ class Planner:
                     if span.entering:
                         ways = [*ways, *map(span.with_entering, ways)]
                     profiles = profiler.profiles(span, ways)
-                    found += [Segment(end - length, end, each) for each in _unbeaten(profiles)]
-        return found
+                    segments += [Segment(end - length, end, each) for each in _unbeaten(profiles)]
+        return segments
 
     def _ways_of(self, span: Span, length: int) -> Sequence[Way]:
         """Returns ways to run blocks. Saving everything is one for single blocks only.
@@ -181,19 +181,19 @@ class Planner:
         Those that save least are tried with copies of cheap ops made anew, too.
         """
         problem = problem_of(self.tape, span.forward, span.batch, span.backward)
-        cheap = frozenset(place for place, at in enumerate(span.forward) if self.tape.cheap[at])
+        cheap = frozenset(place for place, op in enumerate(span.forward) if self.tape.cheap[op])
         key = problem, cheap, length
         if key not in self.learned.ways:
-            found = ways(problem, max(MOST_WAYS // length, LEAST_WAYS))
+            mixes = ways(problem, max(MOST_WAYS // length, LEAST_WAYS))
             self.learned.ways[key] = [
                 *(
                     Way(each.repeated, offloaded=each.offloaded)
-                    for each in found
+                    for each in mixes
                     if each.repeated or length == 1
                 ),
                 *(
                     Way(each.repeated, each.repeated & cheap, each.offloaded)
-                    for each in found[-FEWEST:]
+                    for each in mixes[-FEWEST:]
                     if each.repeated
                 ),
             ]

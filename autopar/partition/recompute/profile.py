@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from autopar.partition.recompute.blocks import Blocks
 from autopar.partition.recompute.live import Moving, moving_bytes
-from autopar.partition.recompute.replay import Held, Step, replay
+from autopar.partition.recompute.replay import Step, ValueCopy, replay
 from autopar.partition.recompute.tape import Tape
 from autopar.partition.recompute.way import NOTHING, Way
 
@@ -81,49 +81,51 @@ class Span:
     def __init__(self, tape: Tape, blocks: Blocks, first: int, end: int) -> None:
         self.tape = tape
         self.batch = blocks.batch
-        self.forward = [at for part in blocks.forward[first:end] for at in part]
-        self.backward = [at for part in reversed(blocks.backward[first:end]) for at in part]
+        self.forward = [op for part in blocks.forward[first:end] for op in part]
+        self.backward = [op for part in reversed(blocks.backward[first:end]) for op in part]
         self.inside = frozenset((*self.forward, *self.backward))
         self.entering = self._entering()
-        made = [value for at in self.forward for value in tape.makes[at]]
+        made = [value for op in self.forward for value in tape.makes[op]]
         self._values = [*made, *self.entering]
         self.touching = [*self.forward, *filter(self._touchers().__contains__, self.backward)]
-        self.places = {at: place for place, at in enumerate(self.touching)}
+        self.places = {op: place for place, op in enumerate(self.touching)}
         self.ops = np.array([*self.forward, *self.backward], dtype=np.int64)
         self.states = np.array(self._states(), dtype=np.int64)
 
     def _touchers(self) -> frozenset[int]:
         """Returns the backward ops on which what moves in the blocks depends."""
         tape = self.tape
-        if tape.wished.repeated or tape.wished.offloaded:
-            return frozenset(self.backward)  # What is wished of other blocks may be read here.
-        found = {at for value in self._values for at in tape.readers[value]}
-        found.update(tape.twins.get((at, self.batch), -1) for at in self.forward)
-        taken = {piece for at in self.forward for piece in tape.takes[at]}
-        found.update(at for at, pieces in tape.ends.items() if not taken.isdisjoint(pieces))
-        return frozenset(found)
+        if tape.user_choices.repeated or tape.user_choices.offloaded:
+            return frozenset(self.backward)  # What users want of other blocks may be read here.
+        touching = {op for value in self._values for op in tape.readers[value]}
+        touching.update(tape.twins.get((op, self.batch), -1) for op in self.forward)
+        taken = {piece for op in self.forward for piece in tape.takes[op]}
+        touching.update(op for op, pieces in tape.ends.items() if not taken.isdisjoint(pieces))
+        return frozenset(touching)
 
     def _states(self) -> list[int]:
         """Returns for each op where `Within.during` has its bytes."""
-        found, state = [], 0
-        for at in (*self.forward, *self.backward):
-            state = self.places.get(at, state)
-            found.append(state if at in self.places else state + len(self.touching))
-        return found
+        states, state = [], 0
+        for op in (*self.forward, *self.backward):
+            state = self.places.get(op, state)
+            states.append(state if op in self.places else state + len(self.touching))
+        return states
 
     def _entering(self) -> list[int]:
         """Returns the values that may leave here, but are of blocks before."""
         tape, forward, backward = self.tape, frozenset(self.forward), frozenset(self.backward)
         return [
             value
-            for value, leaving in tape.offered.items()
-            if leaving.behind in forward
-            and leaving.before in backward
+            for value, candidate in tape.free_candidates.items()
+            if candidate.behind in forward
+            and candidate.before in backward
             and tape.makers[value] not in forward
             and tape.batches[tape.makers[value]] == self.batch
         ]
 
-    def read_elsewhere(self, start: int, without: frozenset[int] = frozenset()) -> tuple[Held, ...]:
+    def read_elsewhere(
+        self, start: int, without: frozenset[int] = frozenset()
+    ) -> tuple[ValueCopy, ...]:
         """Returns what ops of other blocks read: forward ones may be repeated from it.
 
         Args:
@@ -133,8 +135,8 @@ class Span:
         tape = self.tape
         return tuple(
             (value, -1)
-            for at in self.forward
-            for value in tape.makes[at]
+            for op in self.forward
+            for value in tape.makes[op]
             if value not in without
             and any(r >= start and r not in self.inside for r in tape.readers[value])
         )
@@ -163,50 +165,50 @@ class Span:
         tape = self.tape
         values: dict[int, int] = {}
         pieces: dict[int, int] = {}
-        found: list[Hashable] = []
+        keys: list[Hashable] = []
 
         def counted(read: Sequence[int]) -> tuple[int, ...]:
             return tuple(values[value] for value in read if value in values)
 
-        for at in self.forward:
-            reads = counted(tape.reads[at]), counted(tape.again_reads[at])
-            for value in tape.makes[at]:
+        for op in self.forward:
+            reads = counted(tape.reads[op]), counted(tape.again_reads[op])
+            for value in tape.makes[op]:
                 values[value] = len(values)
-            taken = tape.takes[at]
+            taken = tape.takes[op]
             pieces.update((piece, len(pieces) + place) for place, piece in enumerate(taken))
             lie = tuple(
                 tuple(pieces.get(piece, -1) for piece in tape.places[value])
-                for value in tape.makes[at]
+                for value in tape.makes[op]
             )
             sizes = tuple((tape.nbytes[piece], tape.stays[piece]) for piece in taken)
-            twin = tape.twins.get((at, self.batch))
+            twin = tape.twins.get((op, self.batch))
             turn = twin is not None, -1 if twin is None else self.places.get(twin, -1)
-            costs = tape.besides[at], tape.again_seconds[at]
-            found.append((reads, lie, sizes, costs, turn, at in tape.wished.repeated))
+            costs = tape.besides[op], tape.again_seconds[op]
+            keys.append((reads, lie, sizes, costs, turn, op in tape.user_choices.repeated))
         late = tuple(
-            (counted(tape.reads[at]), *(pieces.get(piece, -1) for piece in tape.ends.get(at, ())))
-            for at in self.touching[len(self.forward) :]
+            (counted(tape.reads[op]), *(pieces.get(piece, -1) for piece in tape.ends.get(op, ())))
+            for op in self.touching[len(self.forward) :]
         )
-        rest = tuple(counted([v for v, _ in self.read_elsewhere(at)]) for at in (0, self.end))
-        return tuple(found), late, rest, tuple(self._key_of_transfers())
+        rest = tuple(counted([v for v, _ in self.read_elsewhere(start)]) for start in (0, self.end))
+        return tuple(keys), late, rest, tuple(self._key_of_transfers())
 
     def _key_of_transfers(self) -> list[Hashable]:
         tape = self.tape
         entering = {value: number for number, value in enumerate(self.entering)}
-        found: list[Hashable] = []
-        for value in self._values if tape.offered else ():
-            leaving = tape.offered.get(value)
-            if leaving is not None:
-                inside = leaving.before in self.inside
-                behind = self.places.get(leaving.behind, -1)
-                found.append((behind, inside, leaving.seconds, tape.value_bytes[value]))
+        keys: list[Hashable] = []
+        for value in self._values if tape.free_candidates else ():
+            candidate = tape.free_candidates.get(value)
+            if candidate is not None:
+                inside = candidate.before in self.inside
+                behind = self.places.get(candidate.behind, -1)
+                keys.append((behind, inside, candidate.seconds, tape.value_bytes[value]))
             else:
-                found.append(value in tape.wished.offloaded)
-        for at in self.touching if entering else ():
-            read = (*tape.reads[at], -1, *tape.again_reads[at])
-            found.append(tuple(entering.get(v, -1) for v in read if v in entering or v < 0))
+                keys.append(value in tape.user_choices.offloaded)
+        for op in self.touching if entering else ():
+            read = (*tape.reads[op], -1, *tape.again_reads[op])
+            keys.append(tuple(entering.get(v, -1) for v in read if v in entering or v < 0))
         ends = (any(r >= self.end for r in tape.readers[value]) for value in entering)
-        return [*found, *ends]
+        return [*keys, *ends]
 
 
 class Profiler:
@@ -234,9 +236,9 @@ class Profiler:
         moving = np.array([nbytes for _, nbytes in sorted(ran)], dtype=np.int64)
         self.during = np.array(tape.during, dtype=np.int64) + moving
         self.before = np.array(tape.before[:-1], dtype=np.int64) + moving
-        # What users wish is done beyond the blocks, too.
-        wished = tape.wished.repeated or tape.wished.offloaded
-        self._known: Known = {} if wished else known
+        # What users want is done beyond the blocks, too.
+        has_choices = tape.user_choices.repeated or tape.user_choices.offloaded
+        self._known: Known = {} if has_choices else known
 
     def profiles(self, span: Span, ways: Sequence[Way]) -> list[Profile]:
         """Returns what blocks take in each way to run them.
@@ -247,7 +249,7 @@ class Profiler:
         """
         key = span.key()
         during, before = self.during[span.ops], self.before[span.touching]
-        found = []
+        profiles = []
         for way in ways:
             if (key, way) not in self._known:
                 self._known[key, way] = _within(span, way)
@@ -256,8 +258,8 @@ class Profiler:
                 int((within.during[span.states] + during).max()),
                 int((within.before + before).max()),
             )
-            found.append(Profile(span.on_tape(way), within.seconds, within.saved, needed))
-        return found
+            profiles.append(Profile(span.on_tape(way), within.seconds, within.saved, needed))
+        return profiles
 
 
 def _within(span: Span, way: Way) -> Within:
@@ -267,17 +269,17 @@ def _within(span: Span, way: Way) -> Within:
     during = np.full(2 * count, NONE, dtype=np.int64)
     before = np.full(count, NONE, dtype=np.int64)
     waiting, ran = NONE, [turn] * count
-    for at, step in enumerate(steps[:-1]):
+    for index, step in enumerate(steps[:-1]):
         if step.copy >= 0:
-            waiting = max(waiting, live.during[at])
-        elif at != turn:
+            waiting = max(waiting, live.during[index])
+        elif index != turn:
             place = span.places[step.op]
-            during[place], before[place], ran[place] = live.during[at], waiting, at
+            during[place], before[place], ran[place] = live.during[index], waiting, index
             waiting = NONE
     # What is computed earlier than by its turn leaves all as it is in its turn.
     behind = accumulate(ran[first:], max, initial=turn)
-    during[count + first - 1 :] = [live.behind[at] for at in behind]
-    seconds = sum(step.seconds(tape) for step in steps)
+    during[count + first - 1 :] = [live.behind[index] for index in behind]
+    seconds = sum(step.added_seconds(tape) for step in steps)
     return Within(seconds, live.during[turn], during, before)
 
 
@@ -303,9 +305,9 @@ def _steps(span: Span, way: Way) -> tuple[list[Step], int]:
 def _without_entering(span: Span, steps: Sequence[Step], live: Moving) -> Moving:
     """Returns bytes less those of values of blocks before from where these have left."""
     during, behind, gone = list(live.during), list(live.behind), 0
-    for at, step in enumerate(steps):
-        during[at] -= gone
+    for index, step in enumerate(steps):
+        during[index] -= gone
         if step.moves in span.entering and not step.makes:
             gone += span.tape.value_bytes[step.moves]
-        behind[at] -= gone
+        behind[index] -= gone
     return Moving(during, behind)

@@ -77,25 +77,25 @@ class Record:
     @cached_property
     def readers(self) -> Sequence[Sequence[int]]:
         """The ops that read each value."""
-        found: list[list[int]] = [[] for _ in self.names]
-        for at, values in enumerate(self.reads):
+        readers: list[list[int]] = [[] for _ in self.names]
+        for op, values in enumerate(self.reads):
             for value in values:
-                found[value].append(at)
-        return found
+                readers[value].append(op)
+        return readers
 
     @cached_property
     def twins(self) -> Mapping[tuple[int, int], int]:
         """By forward op and microbatch, the backward op that computes the same by itself."""
         late: dict[tuple[object, ...], int] = {}
-        for at, op in enumerate(self.ops):
+        for index, op in enumerate(self.ops):
             if op.phase == "backward":
-                late.setdefault((op.kind, op.args, op.microbatch), at)
+                late.setdefault((op.kind, op.args, op.microbatch), index)
         batches = sorted(set(self.batches))
         return {
-            (at, batch): late[op.kind, op.args, batch]
-            for at, op in enumerate(self.ops)
+            (index, batch): late[op.kind, op.args, batch]
+            for index, op in enumerate(self.ops)
             for batch in batches
-            if self.early[at] and (op.kind, op.args, batch) in late
+            if self.early[index] and (op.kind, op.args, batch) in late
         }
 
     @cached_property
@@ -116,14 +116,14 @@ class Record:
         These are the forward ops' and those of backward ops that may move ahead.
         """
         moving = set(self.twins.values())
-        makers = {name: at for at, op in enumerate(self.ops) for name in op.results}
-        found: list[list[int]] = [[] for _ in self.ops]
+        makers = {name: index for index, op in enumerate(self.ops) for name in op.results}
+        takes: list[list[int]] = [[] for _ in self.ops]
         for piece, buffer in enumerate(self.memory.buffers):
             # What a started collective makes is taken by who waits for it, but moves with it.
-            at = min(buffer.first, makers.get(buffer.name, buffer.first))
-            if at >= 0 and (self.early[at] or at in moving):
-                found[at].append(piece)
-        return found
+            index = min(buffer.first, makers.get(buffer.name, buffer.first))
+            if index >= 0 and (self.early[index] or index in moving):
+                takes[index].append(piece)
+        return takes
 
     @cached_property
     def ends(self) -> Mapping[int, Sequence[int]]:
@@ -132,15 +132,15 @@ class Record:
         So is new content until it is written over the old one.
         """
         last: dict[int, int] = {}
-        for at, values in enumerate(self.reads):
-            last.update((piece, at) for value in values for piece in self.places[value])
-        found: dict[int, list[int]] = {}
+        for op, values in enumerate(self.reads):
+            last.update((piece, op) for value in values for piece in self.places[value])
+        ends: dict[int, list[int]] = {}
         for pieces in self.takes:
             for piece in pieces:
                 end = self.memory.buffers[piece].last
                 if not self.stays[piece] and end > last.get(piece, -1):
-                    found.setdefault(end, []).append(piece)
-        return found
+                    ends.setdefault(end, []).append(piece)
+        return ends
 
     @cached_property
     def value_bytes(self) -> Sequence[int]:
@@ -162,10 +162,10 @@ class Record:
 
         What it takes itself isn't there yet.
         """
-        found = list(self.memory.awaited_bytes)
+        waits = list(self.memory.awaited_bytes)
         for piece in (piece for pieces in self.takes for piece in pieces):
-            found[self.memory.buffers[piece].first] -= self.nbytes[piece]
-        return found
+            waits[self.memory.buffers[piece].first] -= self.nbytes[piece]
+        return waits
 
     @cached_property
     def before(self) -> Sequence[int]:
@@ -181,10 +181,10 @@ class Record:
     @cached_property
     def during(self) -> Sequence[int]:
         """Bytes of pieces that don't move, and of what else it takes, while each op runs."""
-        found = [b + t for b, t in zip(self.before, self.besides, strict=False)]
+        during = [b + t for b, t in zip(self.before, self.besides, strict=False)]
         moving = {piece for pieces in self.takes for piece in pieces}
         for piece, buffer in enumerate(self.memory.buffers):
             if buffer.first >= 0 and piece not in moving:
-                found[buffer.first] += buffer.nbytes
+                during[buffer.first] += buffer.nbytes
         waiting = [b + w for b, w in zip(self.before, self.waits, strict=False)]
-        return list(map(max, found, waiting))
+        return list(map(max, during, waiting))

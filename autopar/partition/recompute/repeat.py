@@ -27,7 +27,7 @@ def repeated(op: Op) -> Op | None:
         return None
     if bare_kind(op.kind).partition(".")[0] not in _OWN or "." not in op.kind:
         return None
-    found = again(op)
-    if found is None:
+    copy = again(op)
+    if copy is None:
         return None
-    return replace(found, phase="backward", plan=(*op.plan, (PLAN, op.results[0])))
+    return replace(copy, phase="backward", plan=(*op.plan, (PLAN, op.results[0])))

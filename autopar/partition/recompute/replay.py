@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from autopar.partition.recompute.tape import Tape
 from autopar.partition.recompute.way import Way
 
-Held = tuple[int, int]
+ValueCopy = tuple[int, int]
 """A value, and the number of the copy that makes it; -1 for the value itself."""
 
 
@@ -36,15 +36,15 @@ class Step:
 
     op: int
     copy: int
-    reads: tuple[Held, ...]
-    makes: tuple[Held, ...]
+    reads: tuple[ValueCopy, ...]
+    makes: tuple[ValueCopy, ...]
     batch: int = 0
     moves: int = -1
 
-    def seconds(self, tape: Tape) -> float:
+    def added_seconds(self, tape: Tape) -> float:
         """Returns what this adds to a step if it is a copy or a transfer, else 0."""
         if self.moves >= 0:
-            return tape.leaving[self.moves].seconds / 2
+            return tape.offload_candidates[self.moves].seconds / 2
         return tape.again_seconds[self.op] if self.copy >= 0 else 0.0
 
 
@@ -56,7 +56,7 @@ def replay(tape: Tape, way: Way, ops: Iterable[int]) -> list[Step]:
         way: What is computed again.
         ops: Positions of the ops, in order.
     """
-    steps = _Replay(tape, way).run(ops)
+    steps = _Replay(tape, way).replay(ops)
     if not any(tape.late[step.op] for step in steps if step.copy < 0):
         return steps
     # What nobody brings back, as where a view of it is read that is kept, needn't leave.
@@ -67,40 +67,40 @@ def replay(tape: Tape, way: Way, ops: Iterable[int]) -> list[Step]:
 class _Replay:
     def __init__(self, tape: Tape, way: Way) -> None:
         self.tape = tape
-        self.way = way = _with_wishes(tape, way)
+        self.way = way = _with_user_choices(tape, way)
         self.steps: list[Step] = []
         self.done: set[int] = set()
         self.copies: dict[tuple[int, int], int] = {}
         self.passing: list[tuple[int, int]] = []
         self.fetched: dict[int, int] = {}
-        self.leaving: dict[int, list[int]] = {}
+        self.offloads: dict[int, list[int]] = {}
         for value in sorted(way.offloaded):
-            self.leaving.setdefault(tape.leaving[value].behind, []).append(value)
+            self.offloads.setdefault(tape.offload_candidates[value].behind, []).append(value)
 
-    def run(self, ops: Iterable[int]) -> list[Step]:
-        for at in ops:
-            if at not in self.done:
-                self._add(at)
+    def replay(self, ops: Iterable[int]) -> list[Step]:
+        for op in ops:
+            if op not in self.done:
+                self._add(op)
         return self.steps
 
-    def _add(self, at: int) -> None:
+    def _add(self, op: int) -> None:
         """Adds an op of the tape, behind the copies that it reads."""
         tape = self.tape
-        reads = tape.reads[at]
-        if tape.late[at] and (self.way.repeated or self.way.offloaded):
+        reads = tape.reads[op]
+        if tape.late[op] and (self.way.repeated or self.way.offloaded):
             for copy in self.passing:
                 del self.copies[copy]
             self.passing.clear()
-            self._demand(reads, tape.batches[at])
-            held = self._held(reads, tape.batches[at])
+            self._demand(reads, tape.batches[op])
+            operands = self._operands(reads, tape.batches[op])
         else:
-            held = tuple((value, -1) for value in reads)
-        self.done.add(at)
-        self.steps.append(Step(at, -1, held, self._made(at)))
-        for value in self.leaving.get(at, ()):
+            operands = tuple((value, -1) for value in reads)
+        self.done.add(op)
+        self.steps.append(Step(op, -1, operands, self._made(op)))
+        for value in self.offloads.get(op, ()):
             self._transfer(value, ((value, -1),))
 
-    def _transfer(self, value: int, reads: tuple[Held, ...]) -> None:
+    def _transfer(self, value: int, reads: tuple[ValueCopy, ...]) -> None:
         """Adds a transfer, out of what is read or back."""
         number, maker = len(self.steps), self.tape.makers[value]
         makes = () if reads else ((value, number),)
@@ -114,37 +114,37 @@ class _Replay:
             if value in self.way.offloaded and value not in self.fetched:
                 self._transfer(value, ())
 
-    def _made(self, at: int) -> tuple[Held, ...]:
-        return tuple((value, -1) for value in self.tape.makes[at])
+    def _made(self, op: int) -> tuple[ValueCopy, ...]:
+        return tuple((value, -1) for value in self.tape.makes[op])
 
     def _demand(self, values: Sequence[int], batch: int) -> None:
         """Adds the copies that make some values, operands first."""
         self._fetch(values)
         stack = [(maker, False) for maker in self._missing(values, batch)]
         while stack:
-            at, ready = stack.pop()
-            if (at, batch) in self.copies:
+            op, ready = stack.pop()
+            if (op, batch) in self.copies:
                 continue
-            reads = self.tape.again_reads[at]
+            reads = self.tape.again_reads[op]
             if ready:
                 self._fetch(reads)
-                self._copy(at, batch, self._held(reads, batch))
+                self._copy(op, batch, self._operands(reads, batch))
             else:
-                stack.append((at, True))
+                stack.append((op, True))
                 stack.extend((maker, False) for maker in self._missing(reads, batch))
 
-    def _copy(self, at: int, batch: int, reads: tuple[Held, ...]) -> None:
-        number = self.copies[at, batch] = len(self.steps)
-        twin = self.tape.twins.get((at, batch))
+    def _copy(self, op: int, batch: int, reads: tuple[ValueCopy, ...]) -> None:
+        number = self.copies[op, batch] = len(self.steps)
+        twin = self.tape.twins.get((op, batch))
         if twin is not None:
             if twin not in self.done:
                 self.done.add(twin)
                 self.steps.append(Step(twin, -1, reads, self._made(twin)))
             return
-        makes = tuple((value, number) for value in self.tape.again_makes[at])
-        self.steps.append(Step(at, number, reads, makes, batch))
-        if at in self.way.anew:
-            self.passing.append((at, batch))
+        makes = tuple((value, number) for value in self.tape.again_makes[op])
+        self.steps.append(Step(op, number, reads, makes, batch))
+        if op in self.way.anew:
+            self.passing.append((op, batch))
 
     def _missing(self, values: Iterable[int], batch: int) -> Iterable[int]:
         for value in reversed(list(values)):
@@ -153,11 +153,11 @@ class _Replay:
             if again and (maker, batch) not in self.copies:
                 yield maker
 
-    def _held(self, values: Iterable[int], batch: int) -> tuple[Held, ...]:
+    def _operands(self, values: Iterable[int], batch: int) -> tuple[ValueCopy, ...]:
         """Returns where a backward op of a microbatch, or a copy for it, finds values."""
-        return tuple(self._one(value, batch) for value in values)
+        return tuple(self._operand(value, batch) for value in values)
 
-    def _one(self, value: int, batch: int) -> Held:
+    def _operand(self, value: int, batch: int) -> ValueCopy:
         if value in self.way.offloaded:
             return value, self.fetched[value]
         maker = self.tape.makers[value]
@@ -170,8 +170,8 @@ class _Replay:
         return self.tape.makes[twin][position], -1
 
 
-def _with_wishes(tape: Tape, way: Way) -> Way:
+def _with_user_choices(tape: Tape, way: Way) -> Way:
     """Returns a way that does what the user wants, too."""
-    wished = tape.wished
-    rest = (value for value in way.offloaded if tape.makers[value] not in wished.repeated)
-    return Way(way.repeated | wished.repeated, way.anew, wished.offloaded.union(rest))
+    chosen = tape.user_choices
+    rest = (value for value in way.offloaded if tape.makers[value] not in chosen.repeated)
+    return Way(way.repeated | chosen.repeated, way.anew, chosen.offloaded.union(rest))

@@ -9,10 +9,10 @@ from functools import cached_property
 from autopar.cost import Cluster, evaluate, lifetimes
 from autopar.ir.activations import OFFLOAD, SAVE, choice_of
 from autopar.ir.program import Function, Op, Program
-from autopar.partition.recompute.offload_candidates import Leaving, leaving_of
+from autopar.partition.recompute.offload_candidates import OffloadCandidate, offload_candidates
 from autopar.partition.recompute.record import Record
 from autopar.partition.recompute.repeat import repeated
-from autopar.partition.recompute.user_choices import wished
+from autopar.partition.recompute.user_choices import user_choices
 from autopar.partition.recompute.way import Way
 
 
@@ -21,22 +21,26 @@ class Tape(Record):
     """A record from which ways to run the program are chosen."""
 
     @cached_property
-    def leaving(self) -> Mapping[int, Leaving]:
+    def offload_candidates(self) -> Mapping[int, OffloadCandidate]:
         """The values that may leave for the host's memory."""
-        return leaving_of(self)
+        return offload_candidates(self)
 
     @cached_property
-    def offered(self) -> Mapping[int, Leaving]:
+    def free_candidates(self) -> Mapping[int, OffloadCandidate]:
         """Those of them of which the user says nothing; none if the host's memory is no other."""
         if self.cluster.host_link is None:
             return {}
-        free = {at for at, op in enumerate(self.ops) if not choice_of(op)[0]}
-        return {value: each for value, each in self.leaving.items() if self.makers[value] in free}
+        free = {index for index, op in enumerate(self.ops) if not choice_of(op)[0]}
+        return {
+            value: each
+            for value, each in self.offload_candidates.items()
+            if self.makers[value] in free
+        }
 
     @cached_property
-    def wished(self) -> Way:
+    def user_choices(self) -> Way:
         """What the user wants."""
-        return wished(self, self.leaving)
+        return user_choices(self, self.offload_candidates)
 
 
 def tape_of(program: Program, cluster: Cluster) -> Tape:
@@ -51,19 +55,20 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
     costs = evaluate(program, cluster).costs
     numbers = {name: number for number, name in enumerate(_names(main))}
     makers = [-1] * len(numbers)
-    for at, op in enumerate(main.ops):
+    for index, op in enumerate(main.ops):
         for name in op.results:
-            makers[numbers[name]] = at
+            makers[numbers[name]] = index
 
     def counted(names: Sequence[str]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(numbers[name] for name in names))
 
     turns: dict[int, int] = {}
-    for at, op in enumerate(main.ops):
+    for index, op in enumerate(main.ops):
         if op.phase == "backward":
-            turns.setdefault(op.microbatch, at)
+            turns.setdefault(op.microbatch, index)
     early = [
-        op.phase == "forward" and at < turns.get(op.microbatch, 0) for at, op in enumerate(main.ops)
+        op.phase == "forward" and index < turns.get(op.microbatch, 0)
+        for index, op in enumerate(main.ops)
     ]
     again = [
         repeated(op) if first and choice_of(op)[0] not in (SAVE, OFFLOAD) else None
@@ -94,14 +99,16 @@ def _again_seconds(
     program: Program, cluster: Cluster, again: Sequence[Op | None], seconds: Sequence[float]
 ) -> list[float]:
     """Returns what copies take: as long as what they repeat, unless they are other ops."""
-    main, found = program.main, list(seconds)
+    main, copies = program.main, list(seconds)
     others = {
-        at: op for at, op in enumerate(again) if op is not None and op.kind != main.ops[at].kind
+        index: op
+        for index, op in enumerate(again)
+        if op is not None and op.kind != main.ops[index].kind
     }
     alone = program.with_main(replace(main, ops=tuple(others.values())))
-    for at, cost in zip(others, evaluate(alone, cluster).costs, strict=True):
-        found[at] = cost.seconds
-    return found
+    for index, cost in zip(others, evaluate(alone, cluster).costs, strict=True):
+        copies[index] = cost.seconds
+    return copies
 
 
 def _names(main: Function) -> list[str]:

@@ -1,4 +1,4 @@
-"""Wishes: what the user wants of activations, on a tape.
+"""User choices: what the user wants of activations, on a tape.
 
 Of a region that is to be computed again, what ops of the forward pass outside of it read stays,
 with whatever lies in its memory; so does what its ops read from outside.
@@ -9,35 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autopar.ir.activations import OFFLOAD, RECOMPUTE, choice_of
-from autopar.partition.recompute.offload_candidates import Leaving
+from autopar.partition.recompute.offload_candidates import OffloadCandidate
 from autopar.partition.recompute.record import Record
 from autopar.partition.recompute.way import Way
 
 
-def wished(tape: Record, leaving: Mapping[int, Leaving]) -> Way:
+def user_choices(tape: Record, candidates: Mapping[int, OffloadCandidate]) -> Way:
     """Returns what is computed again, and what leaves and comes back, whatever else does.
 
     Args:
         tape: The program.
-        leaving: The values that may leave.
+        candidates: The values that may leave.
     """
-    found = {at: choice_of(op) for at, op in enumerate(tape.ops) if tape.early[at]}
-    choices = {at: each for at, each in found.items() if each[0]}
+    chosen = {index: choice_of(op) for index, op in enumerate(tape.ops) if tape.early[index]}
+    choices = {index: each for index, each in chosen.items() if each[0]}
     if not choices:
         return Way()
-    outside = _Regions(tape, {at: region for at, (_, region) in choices.items()})
+    outside = _Regions(tape, {index: region for index, (_, region) in choices.items()})
     repeated = frozenset(
-        at
-        for at, (choice, region) in choices.items()
-        if choice == RECOMPUTE and tape.again[at] is not None
-        if not (region and outside.reads(at, region))
+        index
+        for index, (choice, region) in choices.items()
+        if choice == RECOMPUTE and tape.again[index] is not None
+        if not (region and outside.reads(index, region))
     )
     offloaded = frozenset(
         value
-        for at, (choice, _) in choices.items()
+        for index, (choice, _) in choices.items()
         if choice == OFFLOAD
-        for value in tape.makes[at]
-        if value in leaving
+        for value in tape.makes[index]
+        if value in candidates
     )
     return Way(repeated, offloaded=offloaded)
 
@@ -51,12 +51,12 @@ class _Regions:
             for piece in pieces:
                 self.sharing.setdefault(piece, []).append(value)
 
-    def reads(self, at: int, region: str) -> bool:
+    def reads(self, op: int, region: str) -> bool:
         """Whether a forward op outside of a region reads memory that an op in it takes."""
         tape = self.tape
-        taken = {value for piece in tape.takes[at] for value in self.sharing.get(piece, ())}
+        taken = {value for piece in tape.takes[op] for value in self.sharing.get(piece, ())}
         return any(
             tape.early[reader] and self.regions.get(reader) != region
-            for value in (*tape.makes[at], *taken)
+            for value in (*tape.makes[op], *taken)
             for reader in tape.readers[value]
         )

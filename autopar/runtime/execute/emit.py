@@ -25,7 +25,7 @@ from autopar.ir import emitted
 from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.collectives import declared, is_collective
 from autopar.ir.memory.joining import runs
-from autopar.ir.memory.overlap import plan_overlap, started_in
+from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
@@ -134,7 +134,7 @@ class _Body:
         self.nodes: dict[str, fx.Node] = {}
         self.submodules: dict[str, nn.Module] = {}
         self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
-        self.started = started_in(function, self._members, _shape_of)
+        self.started = async_collectives(function, self._members, _shape_of)
         self.storage = Storage(emitter.program, function, self._is_started)
         self.pending: dict[str, _Pending] = {}
 
@@ -232,7 +232,7 @@ class _Body:
         if guard is not None or ports:
             seen = Op(GUARD, (), outputs[:1], phase="update")
             results = (self.node(outputs[0]), *(self.node(port.name) for port in ports))
-            target = looking([Assumption.of(port) for port in ports], guard)
+            target = looking([Assumption.from_port(port) for port in ports], guard)
             self._node(seen, "call_function", target, results)
 
     def _compute(self, op: Op) -> None:

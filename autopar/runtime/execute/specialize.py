@@ -171,7 +171,7 @@ def _nothing(op: Op, value: Value, monoid: str) -> Op:
 
 def _to_partial(op: Op, values: Mapping[str, Value]) -> Op:
     if op.arg("index") == 0:
-        return emitted.alias().of(op.operands[0]).instead_of(op, op.results[0])
+        return emitted.alias().with_operand(op.operands[0]).instead_of(op, op.results[0])
     return _identity(op, values[op.results[0]], str(op.arg("monoid")))
 
 

@@ -13,7 +13,7 @@ from autopar.base.errors import InvalidInputError, os_reason
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a path, with the same suffix, of a file that then takes the place of another one.
 
     What a killed process left of such a file is removed. A link stays, and what it points to is

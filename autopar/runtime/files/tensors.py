@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import InvalidInputError, os_reason
-from autopar.runtime.files.atomic_write import replacing
+from autopar.runtime.files.atomic_write import atomic_write
 from autopar.runtime.kernels.table import IR_DTYPES
 from autopar.runtime.ports.boxes import whole_box
 from autopar.runtime.ports.ports import Arrays
@@ -65,7 +65,7 @@ def save_arrays(path: Path, tensors: Mapping[str, Tensor]) -> None:
         InvalidInputError: If the file can't be written or can't hold a dtype.
     """
     check_output(path)
-    with replacing(path) as beside:
+    with atomic_write(path) as beside:
         if path.suffix == ".safetensors":
             write_weights(beside, tensors)
         else:

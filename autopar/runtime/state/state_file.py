@@ -10,7 +10,7 @@ from torch import Tensor
 from autopar.base.arguments import PATH, expect
 from autopar.base.errors import InvalidInputError
 from autopar.runtime.execute.ranks import jointly
-from autopar.runtime.files.atomic_write import replacing
+from autopar.runtime.files.atomic_write import atomic_write
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.state.state import State
@@ -73,7 +73,7 @@ def _write(
     if max_shard_bytes is not None or path.is_dir():
         write_folder(path, entries, gathered, max_shard_bytes or SHARD_BYTES)
         return
-    with replacing(path) as beside:
+    with atomic_write(path) as beside:
         write_tensors(beside, entries, gathered)
 
 

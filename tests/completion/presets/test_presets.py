@@ -325,7 +325,7 @@ def test_packed_samples_are_split_though_each_is_whole_once(
 ) -> None:
     program = capture(model, (torch.randn(shape),)).program
     batch = ["dp" if size == 16 else None for size in shape]
-    options = CompileOptions.of(mesh="dp=2", strategy="data")
+    options = CompileOptions.from_arguments(mesh="dp=2", strategy="data")
     done = compile_program(program, options).serial.main
     inputs = {name: value for name, value in done.values.items() if value.role == "input"}
     (x,) = inputs.values()
@@ -367,7 +367,9 @@ def test_fsdp_leaves_the_gradient_of_a_pinned_parameter_where_that_lies() -> Non
     model = nn.Linear(8, 8, bias=False)
     call, tensors = flatten(((torch.randn(4, 8),), {}), lambda path: input_label(model)(path[1:]))
     captured = capture_differentiable(model, call, tensors)
-    options = CompileOptions.of(mesh="2x2", strategy="fsdp:d1", shard={"weight": ["d0", None]})
+    options = CompileOptions.from_arguments(
+        mesh="2x2", strategy="fsdp:d1", shard={"weight": ["d0", None]}
+    )
     values = compile_program(captured.program, options).serial.main.values
     assert str(values["weight"].dist) == str(values["grad/weight"].dist) == "[8@d0, 8]"
 

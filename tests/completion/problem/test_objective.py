@@ -35,7 +35,7 @@ def check(program: Program, cluster: Cluster, strategy: str | None) -> None:
     """Checks the seconds of a completed program."""
     assert program.mesh is not None
     planner = ReshardPlanner(CommunicationModel(cluster, program.mesh))
-    done = planned(Problem.of(program, cluster, planner), strategy, Watch())
+    done = planned(Problem.from_program(program, cluster, planner), strategy, Watch())
     ranks = Partition(cluster, planner)(Legalize(cluster, planner)(done.program))
     joined = Prefetch()(Coalesce(cluster)(ranks))
     seconds = evaluate(joined, cluster).serialized_seconds

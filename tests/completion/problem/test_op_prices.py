@@ -56,7 +56,7 @@ def check(program: Program, factor: str, dim: DimLayout, mesh: ProcessMesh) -> N
     main, space = placed.main, Space(mesh, CLUSTER)
     graph = Graph(space, calls_on(space), main.ops, main.values, main.outputs)
     (node,) = graph.nodes
-    choice = node.call.choice(space.table.of({factor: normalize_dim(dim, mesh)}))
+    choice = node.call.choice(space.table.splits_of({factor: normalize_dim(dim, mesh)}))
     if choice is None:
         return
     assert node.call.divided_seconds <= choice.seconds * (1 + EXACT)

@@ -38,15 +38,17 @@ def test_a_composition_holds_both_parts(one: DimLayout, other: DimLayout) -> Non
 
 @given(dims(("a", "b", "c")))
 def test_what_is_taken_away_can_be_put_back(dim: DimLayout) -> None:
-    splits = TABLE.of({"f": TABLE.restrict(dim, ("a", "b", "c"))})
+    splits = TABLE.splits_of({"f": TABLE.restrict(dim, ("a", "b", "c"))})
     less = TABLE.without(splits, "b")
     assert set(less.places) == {"a", "c"}
     assert TABLE.merged(less, "b", splits) is splits
 
 
 def test_equal_splits_are_one_object() -> None:
-    assert TABLE.of({"f": (SubDim(8, ("a",)),)}) is TABLE.of({"f": (SubDim(8, ("a",)),), "g": ()})
-    assert TABLE.of({"f": (SubDim(8),)}) is TABLE.none
+    assert TABLE.splits_of({"f": (SubDim(8, ("a",)),)}) is TABLE.splits_of(
+        {"f": (SubDim(8, ("a",)),), "g": ()}
+    )
+    assert TABLE.splits_of({"f": (SubDim(8),)}) is TABLE.none
 
 
 @pytest.mark.parametrize(
@@ -54,15 +56,15 @@ def test_equal_splits_are_one_object() -> None:
     [((), "36@(b,a)"), ((6, 6), "36@(b,a)"), ((5, 7), "36@(b,a)")],
 )
 def test_nested_axes_are_minor_and_keep_to_cuts(cuts: tuple[int, ...], expected: str) -> None:
-    outer = TABLE.of({0: (SubDim(36, ("b",)),)})
-    inner = TABLE.of({0: (SubDim(36, ("a",)),)})
+    outer = TABLE.splits_of({0: (SubDim(36, ("b",)),)})
+    inner = TABLE.splits_of({0: (SubDim(36, ("a",)),)})
     found = TABLE.nested(outer, "a", inner, {0: cuts} if cuts else {})
     assert found is not None
     assert dim_str(found.items[0]) == expected
 
 
 def test_an_axis_keeps_its_stride_when_others_are_taken_away() -> None:
-    splits = TABLE.of({0: (SubDim(24, ("a", "b", "c")),)})
+    splits = TABLE.splits_of({0: (SubDim(24, ("a", "b", "c")),)})
     assert dim_str(TABLE.without(splits, "a").items[0]) == "(2)(12@(b,c))"
     assert dim_str(TABLE.without(splits, "b").items[0]) == "(6@a)(4@c)"
     assert dim_str(splits.places["c"][1]) == "(6)(4@c)"

@@ -76,14 +76,14 @@ def graph_of(net: Network, mesh: ProcessMesh, cluster: Cluster) -> Graph:
 def _plans(graph: Graph) -> int:
     table, count = CandidateTable(graph), 1
     for node in graph.nodes:
-        count *= len(table.of(node).choices)
+        count *= len(table.candidates_of(node).choices)
     return count
 
 
 def least_seconds(graph: Graph) -> float:
     """Returns the seconds of the best plan."""
     table, price = CandidateTable(graph), Price(graph)
-    ways = [table.of(node).choices for node in graph.nodes]
+    ways = [table.candidates_of(node).choices for node in graph.nodes]
     return min(_seconds(graph, price, choices) for choices in product(*ways))
 
 

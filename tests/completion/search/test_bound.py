@@ -65,7 +65,7 @@ def completed_seconds(program: Program, cluster: Cluster, strategy: str | None) 
 def assigned(graph: Graph, chance: random.Random) -> Solution:
     """Returns a plan in which every choice and every input's form is drawn."""
     table = CandidateTable(graph)
-    choices = [chance.choice(table.of(node).choices) for node in graph.nodes]
+    choices = [chance.choice(table.candidates_of(node).choices) for node in graph.nodes]
     forms = [_form(graph, choices, value, chance) for value in range(len(graph.values))]
     return _solution(graph, choices, forms)
 
@@ -90,7 +90,7 @@ def summed(graph: Graph, chance: random.Random) -> Solution:
     table = CandidateTable(graph)
     choices = []
     for node in graph.nodes:
-        ways = table.of(node).choices
+        ways = table.candidates_of(node).choices
         sums = [way for way in ways if any(form.layout.partial for form in way.produced)]
         choices.append(chance.choice(sums if sums and chance.random() < 0.8 else ways))
     forms = [_form(graph, choices, value, chance) for value in range(len(graph.values))]

@@ -109,7 +109,7 @@ def test_plans_around_one_differ_along_the_named_axes_only() -> None:
     choices = search.presets(0.0)[0].solution.choices
     table = CandidateTable(search.graph, around=Around(choices, ("b",)))
     for node, known in zip(search.graph.nodes, choices, strict=True):
-        found = table.of(node).choices
+        found = table.candidates_of(node).choices
         assert any(
             (each.consumed, each.produced) == (known.consumed, known.produced) for each in found
         )
@@ -122,7 +122,7 @@ def test_plans_around_one_differ_along_the_named_axes_only() -> None:
 
 @pytest.mark.parametrize("effort", [1e-9, 0.2])
 def test_a_variation_of_little_effort_is_a_plan(effort: float) -> None:
-    problem, watch = Problem.of(convnet(), Cluster.load("h100")), Watch(effort=effort)
+    problem, watch = Problem.from_program(convnet(), Cluster.load("h100")), Watch(effort=effort)
     done = planned(problem, "auto", watch).program
     (weight,) = (
         value for value in done.main.values.values() if value.global_shape == (32, 8, 3, 3)
@@ -151,7 +151,7 @@ def test_a_descent_never_climbs() -> None:
 
 
 def searches(program: Program) -> tuple[Search, ...]:
-    return Searched(Problem.of(program, Cluster.load("h100")), Watch()).searches
+    return Searched(Problem.from_program(program, Cluster.load("h100")), Watch()).searches
 
 
 def fresh() -> Graph:

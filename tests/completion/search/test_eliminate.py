@@ -20,9 +20,9 @@ def drawn(chance: random.Random, edges: list[tuple[int, int]], count: int) -> Ne
     draw = np.random.default_rng(chance.randrange(2**32)).random
 
     for variable in range(count):
-        network.variable(network.costs.of(variable, lambda: draw(LABELS)))
+        network.variable(network.costs.number_of(variable, lambda: draw(LABELS)))
     for edge in edges:
-        network.connect(*edge, network.costs.of(edge, lambda: draw((LABELS, LABELS))))
+        network.connect(*edge, network.costs.number_of(edge, lambda: draw((LABELS, LABELS))))
     return network
 
 
@@ -50,6 +50,6 @@ def test_trees_and_cycles_are_solved_exactly(seed: int) -> None:
     whole = network.copy()
     reduced = eliminate(network)
     assert not reduced.kept
-    least = min(map(whole.seconds, product(range(LABELS), repeat=5)))
-    assert whole.seconds(reduced.labels([])) == pytest.approx(least)
+    least = min(map(whole.cost_of, product(range(LABELS), repeat=5)))
+    assert whole.cost_of(reduced.labels([])) == pytest.approx(least)
     assert reduced.seconds == pytest.approx(least)

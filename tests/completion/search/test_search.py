@@ -148,7 +148,7 @@ def test_sizes_need_not_divide(batch: int) -> None:
     graph = layers(batch=batch)
     rows = [
         choice
-        for choice in CandidateTable(graph).of(graph.nodes[0]).choices
+        for choice in CandidateTable(graph).candidates_of(graph.nodes[0]).choices
         if "m" in dict(choice.dist.factors)
     ]
     assert rows
@@ -164,7 +164,7 @@ def test_axes_split_a_batch_within_rows_together_though_none_divides_it() -> Non
     space = Space(mesh, Cluster.load("h100"))
     graph = Graph(space, calls_on(space), net.ops, net.values, [y])
     (product,) = (node for node in graph.nodes if node.op.kind == "aten.mm.default")
-    ways = CandidateTable(graph).of(product).choices
+    ways = CandidateTable(graph).candidates_of(product).choices
     data = (SubDim(16, ("a", "b")), SubDim(7))
     assert (("m", data),) in [way.dist.factors for way in ways]
 

@@ -14,7 +14,7 @@ def test_shares_are_those_of_a_mean(seed: int) -> None:
     chance = random.Random(seed)
     shares = Shares()
     count = chance.randint(2, 8)
-    pairs = shares.of("value", chance.randint(1, count), count)
+    pairs = shares.shares_of("value", chance.randint(1, count), count)
     for _ in range(50):
         shares.follow((pairs, at, chance.random()) for at in range(count))
         assert min(pairs) > 0
@@ -23,7 +23,7 @@ def test_shares_are_those_of_a_mean(seed: int) -> None:
 
 def test_the_pair_that_costs_most_gets_most() -> None:
     shares = Shares()
-    pairs = shares.of("value", 2, 3)
+    pairs = shares.shares_of("value", 2, 3)
     assert pairs[0] == pairs[1] > pairs[2]
     for _ in range(20):
         shares.follow((pairs, at, seconds) for at, seconds in enumerate((0.0, 1.0, 3.0)))
@@ -32,5 +32,5 @@ def test_the_pair_that_costs_most_gets_most() -> None:
 
 def test_values_that_are_alike_share_them() -> None:
     shares = Shares()
-    assert shares.of("value", 1, 2) is shares.of("value", 1, 2)
-    assert shares.of("value", 1, 2) is not shares.of("other", 1, 2)
+    assert shares.shares_of("value", 1, 2) is shares.shares_of("value", 1, 2)
+    assert shares.shares_of("value", 1, 2) is not shares.shares_of("other", 1, 2)

@@ -130,7 +130,7 @@ def stepped(example: Example) -> Tracking:
 
 
 def predicted(found: Recording) -> MemoryTimeline:
-    execution = replace(AUTOGRAD, until=found.until, held=found.held)
+    execution = replace(AUTOGRAD, until=found.until, kept_until=found.held)
     return memory_timeline(found.program, execution=execution)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autopar.analysis.profiling import profile
-from autopar.cost import Execution, fullest_timeline, kinds_of_ranks, memory_timeline
+from autopar.cost import Execution, kinds_of_ranks, memory_timeline, peak_rank_timeline
 from autopar.ir.builds.files import read_build
 from autopar.partition.recompute import DoesNotFit
 from tests.cost.memory.rank_memory_jobs import WIDTH, build, compile_step, train_tracked
@@ -56,13 +56,13 @@ def test_a_limit_that_only_the_first_rank_keeps_is_not_said_to_be_held() -> None
     program = unlimited.partitioned
     peaks = [memory_timeline(program, coords).peak_bytes for coords in kinds_of_ranks(program)]
     assert peaks[0] < peaks[-1]
-    assert fullest_timeline(program).peak_bytes == profile(unlimited).peak_bytes == peaks[-1]
+    assert peak_rank_timeline(program).peak_bytes == profile(unlimited).peak_bytes == peaks[-1]
     between = sum(peaks) // len(peaks)
     with pytest.raises(DoesNotFit) as miss:
         compile_step("dp=3", "fsdp:dp", between)
     assert between < miss.value.least_bytes <= peaks[-1]
     fitted = compile_step("dp=3", "fsdp:dp", miss.value.least_bytes).partitioned
-    assert fullest_timeline(fitted).peak_bytes <= miss.value.least_bytes
+    assert peak_rank_timeline(fitted).peak_bytes <= miss.value.least_bytes
 
 
 @pytest.mark.parametrize(("mesh", "firsts"), [("dp=2", [0]), ("dp=3", [0, 2]), ("dp=7", [0, 5, 6])])

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from autopar.cost import CommunicationModel
-from autopar.cost.reshard.redistribution import reblock_exchange
+from autopar.cost.reshard.redistribution import redistribution_messages
 from autopar.ir.expr.expression import evaluate
 from autopar.ir.layout import DimLayout, Layout, SubDim, dim_axes, local_extent, normalize_dim
 from autopar.ir.mesh import ProcessMesh
@@ -85,7 +85,10 @@ class Exhaustive:
         """Returns every move from a layout."""
         if node not in self._edges:
             moves = itertools.chain(
-                self._splits(node), self._gathers(node), self._permutes(node), self._reblocks(node)
+                self._splits(node),
+                self._gathers(node),
+                self._permutes(node),
+                self._redistributions(node),
             )
             self._edges[node] = list(moves)
         return self._edges[node]
@@ -111,7 +114,7 @@ class Exhaustive:
             "all_gather": lambda: model.all_gather(had * count, axes),
             "all_to_all": lambda: model.all_to_all(max(had, has), axes),
             "permute": lambda: model.point_to_point(has, axes),
-            "reblock": lambda: self._reblock_seconds(edge, has, model),
+            "reblock": lambda: self._redistribute_seconds(edge, has, model),
         }
         return wire[kind]() + model.local_copy(has) + padding
 
@@ -119,14 +122,14 @@ class Exhaustive:
         """Returns in how many dimensions some processes have smaller pieces than others."""
         return sum(any(sub.size % self.mesh.axes_size(sub.axes) for sub in dim) for dim in node[0])
 
-    def _reblock_seconds(self, edge: Edge, has: int, model: CommunicationModel) -> float:
+    def _redistribute_seconds(self, edge: Edge, has: int, model: CommunicationModel) -> float:
         _, axes, before, after = edge
         ((old,), (new,)) = next(
             pair for pair in zip(before[0], after[0], strict=True) if pair[0] != pair[1]
         )
         held, cut, members = (self.mesh.axes_size(a) for a in (old.axes, new.axes, axes))
         blocks = (-(-new.size // held), -(-new.size // cut))
-        moved = reblock_exchange(new.size, *blocks, members // held, members // cut)
+        moved = redistribution_messages(new.size, *blocks, members // held, members // cut)
         row = has // -(-new.size // cut)
         return model.point_to_point(moved.elements * row, axes, moved.messages)
 
@@ -210,7 +213,7 @@ class Exhaustive:
             for place, axis in enumerate(axes)
         }
 
-    def _reblocks(self, node: Node) -> Iterator[Edge]:
+    def _redistributions(self, node: Node) -> Iterator[Edge]:
         """Other axes cut a dimension: each process gets a stretch of it from those who have it."""
         dims, partial = node
         free = self._free(node)

@@ -43,7 +43,7 @@ class Asking(nn.Module):
 
 def assumed(captured: Captured) -> list[Assumption]:
     program = captured.program
-    return [Assumption.of(port) for port in assumption_ports(program, program.main)]
+    return [Assumption.from_port(port) for port in assumption_ports(program, program.main)]
 
 
 def branch(model: nn.Module, h: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def large() -> Tensor:
 def test_what_the_example_answers(tmp_path: Path, ask: Forward, mesh: str) -> None:
     model = Asking(ask)
     compiled = autopar.compile(model, (usual(),), mesh=mesh, strategy="data")
-    expected = {each.expected for each in map(Assumption.of, _ports(compiled))}
+    expected = {each.expected for each in map(Assumption.from_port, _ports(compiled))}
     assert QUESTIONS[ask] in expected
     summary = compiled.summary()
     assert f"assumes  {Path(__file__).name}:" in summary
@@ -294,7 +294,7 @@ def test_constants_among_questions(tmp_path: Path) -> None:
 
     model = Asking(ask)
     compiled = autopar.compile(model, (usual(),), mesh="2", strategy="data")
-    assert [each.expected for each in map(Assumption.of, _ports(compiled))] == [0, True]
+    assert [each.expected for each in map(Assumption.from_port, _ports(compiled))] == [0, True]
     compiled.save(tmp_path / "build")
     found = runtime.run(tmp_path / "build", {"x": usual()}, virtual=True)["output"]
     torch.testing.assert_close(found, model(usual()))

@@ -256,7 +256,7 @@ def mean_square(found: Tensor, target: Tensor) -> Tensor:
 
 def assumes(model: nn.Module, *batch: Tensor) -> list[str]:
     program = capture(model, batch).program
-    found = [str(Assumption.of(port)) for port in assumption_ports(program, program.main)]
+    found = [str(Assumption.from_port(port)) for port in assumption_ports(program, program.main)]
     return [each for each in found if "one_hot" not in each]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar.ir.memory.overlap import Overlap, plan_overlap, started_in
+from autopar.ir.memory.overlap import Overlap, async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.updates import plan_writes
 from autopar.ir.program import Program
@@ -11,7 +11,7 @@ from autopar.ir.text import parse_program
 
 def plan(program: Program, members: int = 2, *, in_place: bool = False) -> Overlap:
     main = program.main
-    started = started_in(main, lambda op: members, lambda value: value.global_shape)
+    started = async_collectives(main, lambda op: members, lambda value: value.global_shape)
     storage = Storage(program, main, lambda op: op.results[0] in started)
     return plan_overlap(main, started, plan_writes(program, storage) if in_place else None)
 

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from autopar.cost.reshard.redistribution import reblock_exchange
+from autopar.cost.reshard.redistribution import redistribution_messages
 from autopar.ir.layout import block_size
 from autopar.ir.rules.numbering import Numbering, permuted
 from autopar.ir.rules.window import Redistribution, Window
@@ -81,6 +81,8 @@ def test_readers_get_their_blocks_from_holders_that_take_turns(sizes: tuple[int,
                         messages[end] += holder != reader
                         elements[end] += piece.length if holder != reader else 0
                 assert got == list(range(min(low, size), min(high, size)))
-            bound = reblock_exchange(size, held, wanted, *(members // count for count in parts))
+            bound = redistribution_messages(
+                size, held, wanted, *(members // count for count in parts)
+            )
             assert max(messages.values(), default=0) <= bound.messages
             assert max(elements.values(), default=0) <= bound.elements

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutations.target import Case, Target
-from tests.mutations.targets import builds, data, models, wishes
+from tests.mutations.targets import builds, data, models, yaml_files
 
 TARGETS: dict[str, Target] = {
     target.name: target
@@ -13,10 +13,10 @@ TARGETS: dict[str, Target] = {
         models.REAL,
         builds.BUILDS,
         builds.TRAINING,
-        wishes.ANNOTATED,
-        wishes.PLAN,
-        wishes.CLUSTER,
-        wishes.COMMAND,
+        yaml_files.ANNOTATED,
+        yaml_files.PLAN,
+        yaml_files.CLUSTER,
+        yaml_files.COMMAND,
         data.INPUTS,
         data.WEIGHTS,
         data.CHECKPOINT,

@@ -54,8 +54,8 @@ def subsets(of: list[int]) -> Iterator[frozenset[int]]:
 def every_way(problem: Problem) -> Iterator[Mix]:
     free = [op for op, seconds in enumerate(problem.seconds) if seconds is not None]
     for repeated in subsets(free):
-        leaving = [v for v in saved(problem, repeated) if problem.transfer(v) is not None]
-        yield from (Mix(repeated, offloaded) for offloaded in subsets(leaving))
+        movable = [v for v in saved(problem, repeated) if problem.transfer(v) is not None]
+        yield from (Mix(repeated, offloaded) for offloaded in subsets(movable))
 
 
 @given(problems())

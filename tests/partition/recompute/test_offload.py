@@ -191,7 +191,7 @@ def test_seconds_and_bytes_are_what_the_evaluators_say() -> None:
 
 def test_transfers_run_beside_computation_at_no_higher_peak() -> None:
     known = tape(SLOW)
-    way = Way(offloaded=frozenset(list(known.leaving)[::3]))
+    way = Way(offloaded=frozenset(list(known.offload_candidates)[::3]))
     steps = replay(known, way, range(len(known.ops)))
     program = plain().with_main(write_copies(known, steps))
     found = beside(program, SLOW)

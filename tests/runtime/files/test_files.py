@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from autopar.base.errors import InvalidInputError
-from autopar.runtime.files.atomic_write import replacing
+from autopar.runtime.files.atomic_write import atomic_write
 from autopar.runtime.files.tensors import read_arrays, save_arrays
 
 
@@ -202,7 +202,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, suffix: str) -> N
     held.join()
     assert held.exitcode == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 1
-    with replacing(tmp_path / f"a{suffix}"):
+    with atomic_write(tmp_path / f"a{suffix}"):
         save_arrays(tmp_path / f"a{suffix}", {"x": torch.ones(3)})
         assert len(os.listdir(tmp_path)) == 2
     assert os.listdir(tmp_path) == [f"a{suffix}"]
@@ -241,7 +241,7 @@ def test_links_devices_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
 
 
 def _killed(folder: Path, suffix: str) -> None:
-    with replacing(folder / f"a{suffix}"):
+    with atomic_write(folder / f"a{suffix}"):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Limited: what every plan takes at least that fits into a limit of memory.
+"""Lagrangian bound: what every plan takes at least that fits into a limit of memory.
 
 A plan that fits takes, with a price of the bytes that it holds, no more than its seconds and the
 price of the limit. So for any price, the least seconds and price of all plans, less the price of
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.completion.search.fastest import Search
-from autopar.completion.search.network.memory_price import HeldPrice
+from autopar.completion.search.network.memory_price import MemoryPrice
 
 MOST_PRICES, FEWER_PRICES = 8, 3
 """How many prices are tried at most, also of large programs."""
@@ -34,21 +34,21 @@ def least_seconds_within(
     """
 
     def bound(price: float) -> float:
-        held = HeldPrice.of_all(price, is_sure=True)
+        memory_price = MemoryPrice.of_all(price, is_sure=True)
         above = seconds + price * memory_bytes
-        found = min(search.bound_at(held, above) for search in searches)
-        return found - price * memory_bytes
+        least = min(search.bound_at(memory_price, above) for search in searches)
+        return least - price * memory_bytes
 
     most = MOST_PRICES if all(search.learned.is_small for search in searches) else FEWER_PRICES
-    found = {0: bound(byte_seconds)}
+    bounds = {0: bound(byte_seconds)}
     for way in (1, -1):
-        at = way
-        while len(found) < most and not searches[0].watch.is_late:
-            found[at] = bound(byte_seconds * STEP**at)
-            if found[at] <= found[at - way]:
+        exponent = way
+        while len(bounds) < most and not searches[0].watch.is_late:
+            bounds[exponent] = bound(byte_seconds * STEP**exponent)
+            if bounds[exponent] <= bounds[exponent - way]:
                 break
-            at += way
-        if at != way:
+            exponent += way
+        if exponent != way:
             # Where it rises one way, it falls the other way.
             break
-    return max(found.values())
+    return max(bounds.values())

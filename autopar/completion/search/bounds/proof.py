@@ -19,12 +19,12 @@ from itertools import combinations, cycle, islice, pairwise, product
 
 import numpy as np
 
-from autopar.completion.problem.buckets import AWAITED, Waiting
+from autopar.completion.problem.buckets import AWAITED, DeferredSums
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.search.network.candidates import Candidates
-from autopar.completion.search.network.memory_price import FREE, Held, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice, ResidentValues
 from autopar.completion.search.network.model import End, Lifetime, transfers_of
 from autopar.completion.search.network.network import Array, Costs, Network
 from autopar.completion.search.network.order import SumsInOrder
@@ -74,12 +74,12 @@ class Proof:
         self._renewed = dict(graph.aliases)
         self._costs = Costs(transfers.watch)
         self._alone = SumsInOrder(graph, candidates).reader
-        for found in candidates:
-            self._vectors.append((partial(_op_key, found), partial(_least_seconds, found)))
+        for each in candidates:
+            self._vectors.append((partial(_op_key, each), partial(_least_seconds, each)))
         for value in range(len(graph.values)):
             self._add_value(value)
 
-    def network(self, held: Held, price: HeldPrice = FREE) -> Network:
+    def network(self, resident: ResidentValues, price: MemoryPrice = FREE) -> Network:
         """Returns the network with what is known by now.
 
         Args:
@@ -89,11 +89,11 @@ class Proof:
         self._costs = self._costs.kept()
         network = Network(self._costs)
         for key, make in self._vectors:
-            network.variable(network.costs.of(key(), make))
+            network.variable(network.costs.number_of(key(), make))
         for one, other, (key, make) in self._edges:
-            network.connect(one, other, network.costs.of(key(), make))
-        for value in () if price.is_free else held.values:
-            held.charge(network, self._origins(value), value, price)
+            network.connect(one, other, network.costs.number_of(key(), make))
+        for value in () if price.is_free else resident.values:
+            resident.charge(network, self._origins(value), value, price)
         return network
 
     def _origins(self, value: int) -> list[End]:
@@ -101,12 +101,12 @@ class Proof:
         producer = self.graph.producer[value]
         if producer is None:
             return [self.stored[value]] if value in self.stored else []
-        node, at = producer
-        return [(node.index, self.transfers.ends(self.candidates[node.index].produced[at]))]
+        node, position = producer
+        return [(node.index, self.transfers.ends(self.candidates[node.index].produced[position]))]
 
     def choices(self, labels: Sequence[int]) -> list[Choice]:
         """Returns the choice of every op."""
-        return [c.choices[labels[at]] for at, c in enumerate(self.candidates)]
+        return [c.choices[labels[index]] for index, c in enumerate(self.candidates)]
 
     def forms(self, labels: Sequence[int]) -> list[Form]:
         """Returns the form in which every value is stored."""
@@ -115,15 +115,15 @@ class Proof:
 
     def learn(self, labels: Sequence[int]) -> bool:
         """Prices ops exactly that labels stand for; returns whether one takes more than known."""
-        ways = {(found, labels[at]) for at, found in enumerate(self.candidates)}
-        learned = [found.learn_least(label) for found, label in ways]
+        ways = {(each, labels[index]) for index, each in enumerate(self.candidates)}
+        learned = [each.learn_least(label) for each, label in ways]
         return any(learned)
 
     def follow(self, labels: Sequence[int]) -> None:
         """Lets those pairs of readers count more that cost more by labels."""
         self._shares.follow(
-            (shares, at, self.transfers.known(move, labels))
-            for (shares, at), move in zip(self._parts, self.moves, strict=True)
+            (shares, index, self.transfers.known(move, labels))
+            for (shares, index), move in zip(self._parts, self.moves, strict=True)
             if len(shares) > 1
         )
 
@@ -176,9 +176,9 @@ class Proof:
         pairs = _pairs_with(alone[0], others or alone[1:]) if alone else _pairs(readers)
         more = _left(readers, alone, pairs)
         key = source[1], tuple((reader[0], reader[2]) for reader in readers), len(alone)
-        shares = self._shares.of(key, len(pairs), len(pairs) + len(more))
-        for at, pair in enumerate((*pairs, *more)):
-            share = shares, at
+        shares = self._shares.shares_of(key, len(pairs), len(pairs) + len(more))
+        for index, pair in enumerate((*pairs, *more)):
+            share = shares, index
             middle = self._variable(forms)
             self._move(source, middle, self._tensors(value, source, pair), share, lasting)
             for reader in pair:
@@ -192,14 +192,14 @@ class Proof:
     def _tensors(self, value: int, source: End, readers: Sequence[Reader]) -> Tensors:
         """Returns of which tensors the reshards of a value for some readers are."""
         graph = self.graph
-        group = graph.shared(Waiting).group.get(value, AWAITED) if source[1].may_pend else None
+        group = graph.shared(DeferredSums).group.get(value, AWAITED) if source[1].may_pend else None
         if group == AWAITED and self._is_alone(value, source, readers):
             group = None
         return Tensors(graph.itemsizes[value], group)
 
     def _readers(self, value: int) -> Iterator[Reader]:
-        for node, at in self.graph.uses[value]:
-            ends = self.transfers.ends(self.candidates[node.index].consumed[at])
+        for node, position in self.graph.uses[value]:
+            ends = self.transfers.ends(self.candidates[node.index].consumed[position])
             yield (node.op.phase, node.op.microbatch), node.index, ends
 
     def _stored(self, value: int) -> End:
@@ -214,13 +214,13 @@ class Proof:
         if pin is not None:
             return [pin]
         around = [value, *(out for out, into in graph.aliases if into == value)]
-        found = [
+        forms = [
             form for each in around for _, _, ends in self._readers(each) for form in ends.forms
         ]
         for producer in (graph.producer[each] for each in around):
             if producer is not None:
-                found += self.candidates[producer[0].index].produced[producer[1]]
-        return [*map(graph.space.complete, found), graph.replicated(value)]
+                forms += self.candidates[producer[0].index].produced[producer[1]]
+        return [*map(graph.space.complete, forms), graph.replicated(value)]
 
     def _variable(self, forms: Sequence[Form]) -> End:
         """Adds a variable that is one of some forms."""
@@ -234,15 +234,15 @@ class Proof:
     ) -> None:
         """Adds a share of the seconds of the reshard from one variable's form to another's."""
         transfers, before, after = self.transfers, source[1], target[1]
-        shares, at = share
+        shares, index = share
 
         def make() -> Array:
-            seconds = shares[at] * transfers.seconds(before, after, of)
+            seconds = shares[index] * transfers.reshard_seconds(before, after, of)
             return seconds + transfers.lasting(before, after) if lasting else seconds
 
         def key() -> Hashable:
             lessons = transfers.lessons(before, after, of)
-            return "move", before, after, of, shares[at], lasting, lessons
+            return "move", before, after, of, shares[index], lasting, lessons
 
         self._edges.append((source[0], target[0], (key, make)))
         self.moves.append((*source, *target, of))
@@ -258,12 +258,12 @@ def _pairs(readers: Sequence[Reader]) -> list[tuple[Reader, Reader]]:
     for reader in readers:
         phases.setdefault(reader[0], []).append(reader)
     first, second, *_ = (*phases.values(), readers[1:])
-    found: Iterator[tuple[Reader, Reader]] = combinations(first, 2)
+    every: Iterator[tuple[Reader, Reader]] = combinations(first, 2)
     few: Iterator[tuple[Reader, Reader]] = pairwise(first)
     if len(phases) > 1:
-        found = product(first, second)
+        every = product(first, second)
         few = zip(cycle(first), second, strict=False)
-    pairs = list(islice(found, MAX_PAIRS + 1))
+    pairs = list(islice(every, MAX_PAIRS + 1))
     return pairs if len(pairs) <= MAX_PAIRS else list(islice(few, MAX_PAIRS))
 
 

@@ -1,7 +1,7 @@
 """Proving: how fast a plan can be at most, on a network that charges none more than it takes.
 
 What the labels of the network stand for is planned, whereupon they cost more, until the bound is
-close (`proof`, `dual`).
+close (`proof`, `trws`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autopar.completion.search.learned import CLOSE
 from autopar.completion.search.network.network import Costs
 from autopar.completion.search.plans import Plans
 from autopar.completion.search.solvers.eliminate import eliminate
-from autopar.completion.search.solvers.trws import Dual
+from autopar.completion.search.solvers.trws import Trws
 from autopar.completion.search.watch import is_idle
 
 
@@ -59,18 +59,18 @@ class Proving(Plans):
         for number in range(1, rounds + 1):
             self._tell(f"proving, round {number}")
             self.watch.spend(ROUND_WORK * len(self.graph.nodes))
-            reduced = eliminate(proof.network(self.tables.held, self.held_price))
-            dual = Dual(reduced.core, learned.messages)
+            reduced = eliminate(proof.network(self.tables.resident, self.memory_price))
+            trws = Trws(reduced.core, learned.messages)
             for _ in range(ascents):
-                self.bound = max(self.bound, dual.ascend() + reduced.seconds)
-            learned.messages = dual.messages
+                self.bound = max(self.bound, trws.ascend() + reduced.seconds)
+            learned.messages = trws.messages
             if self.bound > above or self.watch.is_late:
                 break
             if not in_turn and self.best is not None and self._is_for_presets:
                 break
             if self.best is None and above - self.bound > patience * (self.bound - before):
                 break
-            labels = reduced.labels(dual.labels())
+            labels = reduced.labels(trws.labels())
             self._promising = proof.choices(labels)
             if self._is_small and self.best is not None:
                 self._keep(proof, labels)
@@ -100,12 +100,12 @@ class Proving(Plans):
         """Looks for better plans where the proof sees some, which knows least of what they take."""
         proof = self._proof()
         for _ in range(FEW_PROOFS):
-            reduced = eliminate(proof.network(self.tables.held, self.held_price))
-            dual = Dual(reduced.core, self.learned.messages)
+            reduced = eliminate(proof.network(self.tables.resident, self.memory_price))
+            trws = Trws(reduced.core, self.learned.messages)
             for _ in range(ASCENTS):
-                dual.ascend()
-            self.learned.messages = dual.messages
-            labels = reduced.labels(dual.labels())
+                trws.ascend()
+            self.learned.messages = trws.messages
+            labels = reduced.labels(trws.labels())
             self._improve(proof.choices(labels), itself=True)
             if not self.tables.least.look(proof.transfers_of(labels)):
                 break

@@ -70,7 +70,7 @@ class Candidates:
     instead: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, call: Call, choices: Iterable[Choice]) -> Candidates:
+    def from_choices(cls, call: Call, choices: Iterable[Choice]) -> Candidates:
         """Returns candidates without those that need and leave what a faster one does."""
         best: dict[_Interface, tuple[Choice, float]] = {}
         least: dict[_Interface, float] = {}
@@ -96,15 +96,15 @@ class Candidates:
         Args:
             instead: Per label, that of the candidate which takes its place; its own if it stays.
         """
-        labels = [at for at, other in enumerate(instead) if at == other]
+        labels = [label for label, other in enumerate(instead) if label == other]
         number = {label: position for position, label in enumerate(labels)}
         return Candidates(
-            tuple(self.choices[at] for at in labels),
-            tuple(tuple(forms[at] for at in labels) for forms in self.consumed),
-            tuple(tuple(forms[at] for at in labels) for forms in self.produced),
-            [self.seconds[at] for at in labels],
-            [self.least_seconds[at] for at in labels],
-            tuple(self.alike[at] for at in labels),
+            tuple(self.choices[label] for label in labels),
+            tuple(tuple(forms[label] for label in labels) for forms in self.consumed),
+            tuple(tuple(forms[label] for label in labels) for forms in self.produced),
+            [self.seconds[label] for label in labels],
+            [self.least_seconds[label] for label in labels],
+            tuple(self.alike[label] for label in labels),
             every=self,
             instead=tuple(number[other] for other in instead),
         )
@@ -158,7 +158,7 @@ class CandidateTable:
         self.space = graph.space
         self._known: dict[object, Candidates] = {}
 
-    def of(self, node: Node) -> Candidates:
+    def candidates_of(self, node: Node) -> Candidates:
         """Returns the candidates of an op."""
         decided = self.graph.decided.get(node.index)
         if decided is not None:
@@ -177,7 +177,7 @@ class CandidateTable:
                 ways = _ways_around(node.call, within, known, self.around.axes)
             if settled is not None:
                 ways = [way for way in ways if _agrees(way, settled)] or [node.call.whole]
-            found = self._known[key] = Candidates.of(node.call, ways)
+            found = self._known[key] = Candidates.from_choices(node.call, ways)
             self.watch.spend(WAY_WORK * len(found.choices))
         return found
 
@@ -198,7 +198,7 @@ class CandidateTable:
     def _only(self, call: Call, choice: Choice) -> Candidates:
         found = self._known.get(choice)
         if found is None:
-            found = self._known[choice] = Candidates.of(call, [choice])
+            found = self._known[choice] = Candidates.from_choices(call, [choice])
         return found
 
 
@@ -299,7 +299,9 @@ def _choice(
             continue
         stretch = _stretch(option)
         if stretch is None:
-            pending.append(Pending(axis, SUM, tuple(at for at in option if isinstance(at, int))))
+            pending.append(
+                Pending(axis, SUM, tuple(operand for operand in option if isinstance(operand, int)))
+            )
             continue
         merged = placing.with_axis(splits, stretch, axis)
         if merged is None:
@@ -346,7 +348,7 @@ class _Placing:
         """Returns how the op is split if axes split a stretch, and no others anything."""
         found = self._known.get((stretch, axes))
         if found is None:
-            found = self.table.of({stretch[0]: _layout(self.call, stretch, axes)})
+            found = self.table.splits_of({stretch[0]: _layout(self.call, stretch, axes)})
             self._known[stretch, axes] = found
         return found
 
@@ -356,16 +358,16 @@ def _stretches(call: Call, within: Mapping[str, frozenset[IntExpr]]) -> list[Str
 
     A factor as a whole, and each of its sub-dimensions.
     """
-    found: dict[Stretch, None] = {}
+    stretches: dict[Stretch, None] = {}
     for factor, size in call.rule.sizes.items():
         if factor not in call.splittable:
             continue
-        found[factor, 1, size] = None
+        stretches[factor, 1, size] = None
         strides = (s for s in within.get(factor, ()) if exact_quotient(size, s) is not None)
         for inner, outer in pairwise([1, *sorted(strides, key=planned), size]):
             if exact_quotient(outer, inner) is not None and planned(outer) > planned(inner):
-                found[factor, inner, outer] = None
-    return list(found)
+                stretches[factor, inner, outer] = None
+    return list(stretches)
 
 
 def _stretch(option: Stretch | Row) -> Stretch | None:

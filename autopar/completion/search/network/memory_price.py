@@ -1,4 +1,4 @@
-"""Held: what a rank keeps for long, by the layouts of a plan.
+"""Memory price: what a rank keeps for long, by the layouts of a plan.
 
 Parameters, state and buffers are there all the time; what the backward pass reads of the forward
 pass, and the gradients that updates read, are there together at the turn. Where there is no turn,
@@ -28,7 +28,7 @@ from autopar.ir.program import STORED_ROLES
 
 
 @dataclass(frozen=True)
-class HeldPrice:
+class MemoryPrice:
     """What a byte costs that a rank holds at the peak.
 
     Layers that are alike all change at the same price. Between their plans before and after that
@@ -48,7 +48,7 @@ class HeldPrice:
     is_sure: bool = False
 
     @classmethod
-    def of_all(cls, byte_seconds: float, *, is_sure: bool = False) -> HeldPrice:
+    def of_all(cls, byte_seconds: float, *, is_sure: bool = False) -> MemoryPrice:
         """Returns the same price for all values."""
         return cls(byte_seconds, byte_seconds, is_sure=is_sure)
 
@@ -58,10 +58,10 @@ class HeldPrice:
         return not self.early and not self.late
 
 
-FREE = HeldPrice()
+FREE = MemoryPrice()
 
 
-class Held:
+class ResidentValues:
     """The values of a graph that are there at the peak; views count as what they are views of.
 
     Args:
@@ -72,18 +72,20 @@ class Held:
     def __init__(self, graph: Graph, partial: Container[int] = ()) -> None:
         self.graph = graph
         self._partial = partial
-        found = {
+        roots = {
             self._root(value)
             for value in range(len(graph.values))
             if self._is_stored(value) or self._is_saved(value)
         }
         if not any(map(self._is_saved, range(len(graph.values)))):
-            found |= set(self._at_peak())
-        self.values = tuple(sorted(v for v in found if self._is_stored(v) or graph.producer[v]))
+            roots |= set(self._at_peak())
+        self.values = tuple(sorted(v for v in roots if self._is_stored(v) or graph.producer[v]))
         self._place = self._places()
         self._sure = self._surely()
 
-    def seconds(self, choices: Sequence[Choice], forms: Sequence[Form], price: HeldPrice) -> float:
+    def total_seconds(
+        self, choices: Sequence[Choice], forms: Sequence[Form], price: MemoryPrice
+    ) -> float:
         """Returns the price of what the rank with the largest pieces holds.
 
         Args:
@@ -97,7 +99,7 @@ class Held:
             for value in self.values
         )
 
-    def byte_seconds(self, value: int, price: HeldPrice) -> float:
+    def byte_seconds(self, value: int, price: MemoryPrice) -> float:
         """Returns the price of a byte of a value."""
         if price.is_sure and value not in self._sure:
             return 0.0
@@ -112,7 +114,7 @@ class Held:
         return math.prod(pieces) * self.graph.itemsizes[value]
 
     def charge(
-        self, network: Network, places: Sequence[tuple[int, Ends]], value: int, price: HeldPrice
+        self, network: Network, places: Sequence[tuple[int, Ends]], value: int, price: MemoryPrice
     ) -> None:
         """Adds the price of a value's bytes to the labels of a variable.
 
@@ -131,8 +133,8 @@ class Held:
             pieces = [self.piece_bytes(value, form) for form in ends.of_label]
             return byte_seconds * np.array(pieces, dtype=float)
 
-        key = ("held", ends, self.graph.itemsizes[value], byte_seconds)
-        network.charge(variable, network.costs.of(key, make))
+        key = ("resident", ends, self.graph.itemsizes[value], byte_seconds)
+        network.charge(variable, network.costs.number_of(key, make))
 
     def _form(self, choices: Sequence[Choice], forms: Sequence[Form], value: int) -> Form:
         producer = self.graph.producer[value]
@@ -145,12 +147,12 @@ class Held:
 
         What only updates read, as state and gradients, is apart from what the forward pass uses.
         """
-        first = {value: min(found) for value in self.values if (found := self._turns(value))}
+        first = {value: min(turns_of) for value in self.values if (turns_of := self._turns(value))}
         last = {value: self._last_turn(value) for value in self.values if value not in first}
         return {
-            value: at / len(turns)
+            value: place / len(turns)
             for turns in (first, last)
-            for at, value in enumerate(sorted(turns, key=turns.__getitem__))
+            for place, value in enumerate(sorted(turns, key=turns.__getitem__))
         }
 
     def _turns(self, value: int) -> list[int]:

@@ -13,12 +13,12 @@ from functools import partial
 
 import numpy as np
 
-from autopar.completion.problem.buckets import Waiting
+from autopar.completion.problem.buckets import DeferredSums
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.search.network.candidates import Candidates
-from autopar.completion.search.network.memory_price import FREE, Held, HeldPrice
+from autopar.completion.search.network.memory_price import FREE, MemoryPrice, ResidentValues
 from autopar.completion.search.network.network import IMPOSSIBLE, Array, Costs, Network
 from autopar.completion.search.network.transfer import Ends, Moved, Moves, Tensors, Transfers
 
@@ -52,7 +52,7 @@ class Model:
 
     def choices(self, labels: Sequence[int]) -> list[Choice]:
         """Returns the choice of every op."""
-        return [c.choices[labels[at]] for at, c in enumerate(self.candidates)]
+        return [c.choices[labels[index]] for index, c in enumerate(self.candidates)]
 
     def forms(self, labels: Sequence[int]) -> list[Form]:
         """Returns the form in which every value is stored."""
@@ -91,9 +91,9 @@ class Model:
         network = self.network
         for value, (variable, ends) in self.stored.items():
             if self.graph.producer[value] is None and forms[value] in ends.forms:
-                at, count = ends.forms.index(forms[value]), len(ends.forms)
-                only = np.where(np.arange(count) == at, 0.0, IMPOSSIBLE)
-                network.charge(variable, network.costs.of(("only", count, at), only.copy))
+                label, count = ends.forms.index(forms[value]), len(ends.forms)
+                only = np.where(np.arange(count) == label, 0.0, IMPOSSIBLE)
+                network.charge(variable, network.costs.number_of(("only", count, label), only.copy))
 
 
 def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Moved]:
@@ -106,7 +106,7 @@ def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Move
 
 def tensors_of(graph: Graph, value: int, source: Ends) -> Tensors:
     """Returns of which tensors a reshard of a value is, from one of these forms."""
-    group = graph.shared(Waiting).group_of(value) if source.may_pend else None
+    group = graph.shared(DeferredSums).group_of(value) if source.may_pend else None
     return Tensors(graph.itemsizes[value], group)
 
 
@@ -118,8 +118,8 @@ def build_model(
     graph: Graph,
     candidates: Sequence[Candidates],
     transfers: Transfers,
-    held: Held | None = None,
-    price: HeldPrice = FREE,
+    resident: ResidentValues | None = None,
+    price: MemoryPrice = FREE,
     *,
     together: bool = True,
     costs: Costs | None = None,
@@ -136,9 +136,9 @@ def build_model(
         costs: Of models of the graph before: what didn't change isn't computed again.
     """
     builder = _Builder(graph, candidates, transfers, together, costs)
-    model = builder.run()
-    if held is not None and not price.is_free:
-        builder.charge(held, price)
+    model = builder.build()
+    if resident is not None and not price.is_free:
+        builder.charge(resident, price)
     return model
 
 
@@ -161,21 +161,21 @@ class _Builder:
         self.renewed = {into: out for out, into in graph.aliases}
         self.moves: list[Moves] = []
 
-    def run(self) -> Model:
-        for found in self.candidates:
-            key = ("op", found, found.lessons)
-            self.network.variable(self.network.costs.of(key, partial(_seconds, found)))
+    def build(self) -> Model:
+        for each in self.candidates:
+            key = ("op", each, each.lessons)
+            self.network.variable(self.network.costs.number_of(key, partial(_seconds, each)))
         renewals = set(self.renewed.values())
         for value in range(len(self.graph.values)):
             if value not in renewals:
                 self._add_value(value)
         return Model(self.graph, self.network, self.candidates, self.stored, self.moves)
 
-    def charge(self, held: Held, price: HeldPrice) -> None:
+    def charge(self, resident: ResidentValues, price: MemoryPrice) -> None:
         """Adds the price of the bytes that values take as they are made or kept."""
-        for value in held.values:
+        for value in resident.values:
             places = [self.stored[value]] if value in self.stored else self._makers(value)
-            held.charge(self.network, places, value, price)
+            resident.charge(self.network, places, value, price)
 
     def _add_value(self, value: int) -> None:
         """Adds what it costs to bring a value from where it is made, or stored, to its readers."""
@@ -207,24 +207,24 @@ class _Builder:
 
     def _makers(self, value: int) -> list[End]:
         """Returns the variables of the ops that make a value, or its new content."""
-        found = []
+        makers = []
         for each in self._contents(value):
             producer = self.graph.producer[each]
             if producer is not None:
-                node, at = producer
-                ends = self.transfers.ends(self.candidates[node.index].produced[at])
-                found.append((node.index, ends))
-        return found
+                node, position = producer
+                ends = self.transfers.ends(self.candidates[node.index].produced[position])
+                makers.append((node.index, ends))
+        return makers
 
     def _readers(self, value: int) -> dict[Lifetime, Readers]:
         """Returns per lifetime the ops that read a value, with how they need it."""
-        found: dict[Lifetime, Readers] = {}
+        readers: dict[Lifetime, Readers] = {}
         for each in self._contents(value):
-            for node, at in self.graph.uses[each]:
+            for node, position in self.graph.uses[each]:
                 lifetime = (node.op.phase, node.op.microbatch)
-                ends = self.transfers.ends(self.candidates[node.index].consumed[at])
-                found.setdefault(lifetime, {}).setdefault(node.index, []).append(ends)
-        return found
+                ends = self.transfers.ends(self.candidates[node.index].consumed[position])
+                readers.setdefault(lifetime, {}).setdefault(node.index, []).append(ends)
+        return readers
 
     def _kept(self, value: int, made: Sequence[End], readers: Mapping[Lifetime, Readers]) -> End:
         """Adds the variable of the form in which a value is kept."""
@@ -253,8 +253,8 @@ class _Builder:
 
     def _tensors(self, value: int, source: Ends) -> Tensors:
         """Returns of which tensors a reshard of a value is, from one of these forms."""
-        found = tensors_of(self.graph, value, source)
-        return found if self.together else replace(found, group=None)
+        tensors = tensors_of(self.graph, value, source)
+        return tensors if self.together else replace(tensors, group=None)
 
     def _gathered(self, value: int, source: End, ops: Readers) -> End:
         """Adds the variable of the form to which a value is brought in a phase."""
@@ -266,7 +266,7 @@ class _Builder:
         """Adds a variable that is one of some forms."""
         ends = self.transfers.ends(tuple(dict.fromkeys(forms)))
         count = len(ends.forms)
-        zeros = self.network.costs.of(("free", count), lambda: np.zeros(count))
+        zeros = self.network.costs.number_of(("free", count), lambda: np.zeros(count))
         return self.network.variable(zeros), ends
 
     def _move(self, source: End, target: End, of: Tensors, lasting: bool = False) -> None:
@@ -274,11 +274,11 @@ class _Builder:
         transfers, (before, after) = self.transfers, (source[1], target[1])
 
         def make() -> Array:
-            seconds = transfers.seconds(before, after, of)
+            seconds = transfers.reshard_seconds(before, after, of)
             return seconds + transfers.lasting(before, after) if lasting else seconds
 
         key = ("move", before, after, of, lasting, transfers.lessons(before, after, of))
-        self.network.connect(source[0], target[0], self.network.costs.of(key, make))
+        self.network.connect(source[0], target[0], self.network.costs.number_of(key, make))
         self.moves.append((*source, *target, of))
 
     def _read(self, near: End, op: int, ends: Sequence[Ends], of: Tensors) -> None:
@@ -286,17 +286,17 @@ class _Builder:
         transfers, source = self.transfers, near[1]
 
         def make() -> Array:
-            total = transfers.seconds(source, ends[0], of)
-            for at, more in enumerate(ends[1:], start=1):
-                seconds = transfers.seconds(source, more, of)
-                for other in ends[:at]:
+            total = transfers.reshard_seconds(source, ends[0], of)
+            for index, more in enumerate(ends[1:], start=1):
+                seconds = transfers.reshard_seconds(source, more, of)
+                for other in ends[:index]:
                     seconds[:, other.is_same(more)] = 0.0
                 total = total + seconds
             return total
 
         lessons = tuple(transfers.lessons(source, each, of) for each in ends)
         key = ("read", source, tuple(ends), of, lessons)
-        self.network.connect(near[0], op, self.network.costs.of(key, make))
+        self.network.connect(near[0], op, self.network.costs.number_of(key, make))
         self.moves.extend((*near, op, each, of) for each in ends)
 
 

@@ -46,7 +46,7 @@ class Costs:
         """Returns these costs, or none where they take much memory: for a network to come."""
         return self if self.nbytes <= MOST_BYTES else Costs(self.watch)
 
-    def of(self, key: Hashable, make: Callable[[], Array]) -> int:
+    def number_of(self, key: Hashable, make: Callable[[], Array]) -> int:
         """Returns the number of the array with a key, which is made if it isn't there."""
         number = self._known.get(key)
         if number is None:
@@ -60,11 +60,11 @@ class Costs:
     def add(self, one: int, other: int) -> int:
         """Returns the number of the sum of two arrays."""
         key = ("add", min(one, other), max(one, other))
-        return self.of(key, lambda: self.arrays[one] + self.arrays[other])
+        return self.number_of(key, lambda: self.arrays[one] + self.arrays[other])
 
     def transpose(self, matrix: int) -> int:
         """Returns the number of the matrix seen from its other side."""
-        number = self.of(("transpose", matrix), lambda: self.arrays[matrix].T)
+        number = self.number_of(("transpose", matrix), lambda: self.arrays[matrix].T)
         self._known.setdefault(("transpose", number), matrix)
         return number
 
@@ -76,7 +76,7 @@ class Costs:
             matrix: The edge, the variable first.
         """
         key = ("fold", vector, matrix)
-        return self.of(
+        return self.number_of(
             key, lambda: (self.arrays[vector][:, None] + self.arrays[matrix]).min(axis=0)
         )
 
@@ -97,14 +97,14 @@ class Costs:
             self.watch.spend(PATH_WORK * len(own) * left.shape[1] * right.shape[1])
             self.watch.check()
             left = left + own[:, None]
-            found: Array = left[0][:, None] + right[0][None, :]
-            total = np.empty_like(found)
+            least: Array = left[0][:, None] + right[0][None, :]
+            total = np.empty_like(least)
             for label in range(1, len(own)):
                 np.add(left[label][:, None], right[label][None, :], out=total)
-                np.minimum(found, total, out=found)
-            return found
+                np.minimum(least, total, out=least)
+            return least
 
-        return self.of(("join", vector, first, second), make)
+        return self.number_of(("join", vector, first, second), make)
 
     def argmin(self, vector: int, edges: Sequence[tuple[int, int]]) -> int:
         """Returns a variable's best label, given its neighbours'.
@@ -171,11 +171,11 @@ class Network:
         """Returns the number of a variable's labels."""
         return len(self.costs.arrays[self.vectors[variable]])
 
-    def seconds(self, labels: Sequence[int]) -> float:
+    def cost_of(self, labels: Sequence[int]) -> float:
         """Returns the cost of a label for each variable."""
         arrays = self.costs.arrays
         total = sum(
-            float(arrays[vector][at]) for vector, at in zip(self.vectors, labels, strict=True)
+            float(arrays[vector][label]) for vector, label in zip(self.vectors, labels, strict=True)
         )
         for one, edges in enumerate(self.edges):
             for other, matrix in edges.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.completion.problem.buckets import AWAITED, Waiting
+from autopar.completion.problem.buckets import AWAITED, DeferredSums
 from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.search.network.candidates import Candidates
 from autopar.ir.ops.shape.view import VIEWS
@@ -43,16 +43,16 @@ class SumsInOrder:
                 for reader, _ in graph.uses[value]:
                     sums, ops = length[reader.index]
                     counted = self._sums[node.index] and self._is_awaited(value, reader)
-                    found = sums + counted, ops + 1
-                    if found > length[node.index]:
-                        length[node.index] = found
+                    longer = sums + counted, ops + 1
+                    if longer > length[node.index]:
+                        length[node.index] = longer
                         after[node.index] = value, reader.index
         path: dict[int, int] = {}
-        at = max(range(len(length)), key=length.__getitem__, default=-1)
-        while at in after:
-            value, at = after[at]
-            if self._is_awaited(value, graph.nodes[at]):
-                path[value] = at
+        index = max(range(len(length)), key=length.__getitem__, default=-1)
+        while index in after:
+            value, index = after[index]
+            if self._is_awaited(value, graph.nodes[index]):
+                path[value] = index
         return path
 
     def _begin(self, node: Node) -> bool:
@@ -68,7 +68,9 @@ class SumsInOrder:
         graph = self.graph
         made = graph.producer[value]
         assert made is not None
-        if graph.shared(Waiting).group[value] != AWAITED or _lifetime(made[0]) != _lifetime(reader):
+        if graph.shared(DeferredSums).group[value] != AWAITED or _lifetime(made[0]) != _lifetime(
+            reader
+        ):
             return False
         if reader.op.kind not in VIEWS:
             return True

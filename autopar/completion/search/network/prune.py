@@ -1,4 +1,4 @@
-"""Dominated: ways to compute an op that no fastest plan needs, found before anything is searched.
+"""Pruning: ways to compute an op that no fastest plan needs, found before anything is searched.
 
 Where computing takes longer than reshards, most ways to split an op are slower than another way by
 more than it takes to bring what that one reads and leaves into the same forms. In any plan with
@@ -47,7 +47,7 @@ class _Use:
     is_kept: bool
 
 
-class Dominated:
+class Pruning:
     """Leaves out ways to compute the ops of a graph.
 
     Args:
@@ -60,7 +60,7 @@ class Dominated:
         self._known: dict[object, Candidates] = {}
         self._tables: dict[tuple[tuple[Form, ...], int], Table] = {}
 
-    def without(self, node: Node, candidates: Candidates) -> Candidates:
+    def pruned(self, node: Node, candidates: Candidates) -> Candidates:
         """Returns the candidates of an op that may be part of a fastest plan.
 
         Args:
@@ -100,11 +100,11 @@ class Dominated:
         added = np.zeros((count, count))
         values = (*node.operands, *node.results)
         of_values = (*candidates.consumed, *candidates.produced)
-        for at, (value, use, ends) in enumerate(zip(values, uses, of_values, strict=True)):
+        for position, (value, use, ends) in enumerate(zip(values, uses, of_values, strict=True)):
             forms = tuple(dict.fromkeys(ends))
             number = {form: position for position, form in enumerate(forms)}
             index = [number[form] for form in ends]
-            of = self._read if at < len(node.operands) else self._left
+            of = self._read if position < len(node.operands) else self._left
             table = of(forms, self.graph.itemsizes[value], use)
             added += table.take(index, axis=1).take(index, axis=0)
         return added
@@ -133,7 +133,7 @@ class Dominated:
     def _seconds(self, forms: tuple[Form, ...], itemsize: int) -> Table:
         found = self._tables.get((forms, itemsize))
         if found is None:
-            found = self._bulk.seconds([form.layout for form in forms], itemsize)
+            found = self._bulk.reshard_seconds([form.layout for form in forms], itemsize)
             self._tables[forms, itemsize] = found
         return found
 

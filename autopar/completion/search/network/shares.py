@@ -24,7 +24,7 @@ class Shares:
     def __init__(self) -> None:
         self._known: dict[Hashable, list[float]] = {}
 
-    def of(self, key: Hashable, first: int, count: int) -> list[float]:
+    def shares_of(self, key: Hashable, first: int, count: int) -> list[float]:
         """Returns the shares of the pairs of values that are alike; they change.
 
         Args:
@@ -34,7 +34,7 @@ class Shares:
         """
         found = self._known.get(key)
         if found is None:
-            shares = [1.0 if at < first else 0.0 for at in range(count)]
+            shares = [1.0 if index < first else 0.0 for index in range(count)]
             found = self._known[key] = _normalized(shares)
         return found
 
@@ -45,9 +45,9 @@ class Shares:
             costs: Shares, a pair's position in them, and seconds that it takes.
         """
         sums: dict[int, tuple[list[float], list[float]]] = {}
-        for shares, at, seconds in costs:
+        for shares, index, seconds in costs:
             _, total = sums.setdefault(id(shares), (shares, [0.0] * len(shares)))
-            total[at] += seconds
+            total[index] += seconds
         for shares, total in sums.values():
             most = max(total)
             if most - min(total) > 0:

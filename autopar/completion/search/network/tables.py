@@ -12,8 +12,8 @@ from functools import cached_property
 
 from autopar.completion.problem.graph import Graph
 from autopar.completion.search.network.candidates import Around, Candidates, CandidateTable
-from autopar.completion.search.network.memory_price import Held
-from autopar.completion.search.network.prune import Dominated
+from autopar.completion.search.network.memory_price import ResidentValues
+from autopar.completion.search.network.prune import Pruning
 from autopar.completion.search.network.transfer import LeastTransfers, Transfers, most_bytes
 from autopar.completion.search.watch import Watch
 
@@ -40,12 +40,12 @@ class Tables:
         Raises:
             TimeIsUp: If the search had to end before.
         """
-        dominated = Dominated(self.graph)
-        found = []
+        pruning = Pruning(self.graph)
+        candidates = []
         for node in self.graph.nodes:
             self.watch.check()
-            found.append(dominated.without(node, self._all.of(node)))
-        return found
+            candidates.append(pruning.pruned(node, self._all.candidates_of(node)))
+        return candidates
 
     @cached_property
     def likely_work(self) -> float:
@@ -53,11 +53,11 @@ class Tables:
         return self._all.likely_work()
 
     @cached_property
-    def held(self) -> Held:
+    def resident(self) -> ResidentValues:
         """The bytes that go with a way."""
         pairs = zip(self.graph.nodes, self.candidates, strict=True)
-        fewer = {node.index for node, found in pairs if found is not self._all.of(node)}
-        return Held(self.graph, fewer)
+        fewer = {node.index for node, kept in pairs if kept is not self._all.candidates_of(node)}
+        return ResidentValues(self.graph, fewer)
 
     @cached_property
     def transfers(self) -> Transfers:
@@ -83,7 +83,9 @@ class Tables:
         table, decided = CandidateTable(graph), self.graph.decided
         other.graph, other._all = graph, table
         other.candidates = [
-            known if graph.decided.get(at) is decided.get(at) else table.of(graph.nodes[at])
-            for at, known in enumerate(self.candidates)
+            known
+            if graph.decided.get(index) is decided.get(index)
+            else table.candidates_of(graph.nodes[index])
+            for index, known in enumerate(self.candidates)
         ]
         return other

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.completion.problem.buckets import AWAITED, Waiting
+from autopar.completion.problem.buckets import AWAITED, DeferredSums
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form, Space
 from autopar.completion.search.effort import (
@@ -53,7 +53,7 @@ class Ends:
 
     def __init__(self, of_label: Sequence[Form]) -> None:
         self.of_label = tuple(of_label)
-        order = {form: at for at, form in enumerate(dict.fromkeys(of_label))}
+        order = {form: index for index, form in enumerate(dict.fromkeys(of_label))}
         self.forms = tuple(order)
         self.may_pend = any(form.layout.partial for form in order)
         self.index: NDArray[np.intp] = np.array([order[form] for form in of_label], dtype=np.intp)
@@ -77,7 +77,7 @@ class Tensors:
 
     Attributes:
         itemsize: Bytes per element.
-        group: With which others their sums travel (`Waiting`); None where they are alone.
+        group: With which others their sums travel (`DeferredSums`); None where they are alone.
     """
 
     itemsize: int
@@ -123,7 +123,7 @@ class Transfers:
             found = self._ends[key] = Ends(key)
         return found
 
-    def seconds(self, source: Ends, target: Ends, of: Tensors) -> Array:
+    def reshard_seconds(self, source: Ends, target: Ends, of: Tensors) -> Array:
         """Returns the seconds of a reshard for each pair of labels, as far as they are known.
 
         Raises:
@@ -134,23 +134,23 @@ class Transfers:
         if table is None:
             self.watch.check()
             table = self._tables[key] = self._table(source, target, of)
-        found: Array = table.take(target.index, axis=1).take(source.index, axis=0)
-        return found
+        seconds: Array = table.take(target.index, axis=1).take(source.index, axis=0)
+        return seconds
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
         self.watch.spend(TABLE_WORK + PATH_WORK * len(forms) ** 3)
-        seconds = self._bulk[of.group].seconds([form.layout for form in forms], of.itemsize)
-        at = {form: number for number, form in enumerate(forms)}
-        rows, columns = ([at[form] for form in ends.forms] for ends in (source, target))
+        seconds = self._bulk[of.group].reshard_seconds([form.layout for form in forms], of.itemsize)
+        number_of = {form: number for number, form in enumerate(forms)}
+        rows, columns = ([number_of[form] for form in ends.forms] for ends in (source, target))
         table: Array = seconds[np.ix_(rows, columns)]
         return table
 
     def known(self, move: Moves, labels: Sequence[int]) -> float:
         """Returns the seconds of a reshard for the labels of its variables, as far as known."""
         one, source, other, target, of = move
-        at = source.index[labels[one]], target.index[labels[other]]
-        return float(self._tables[source, target, of][at])
+        cell = source.index[labels[one]], target.index[labels[other]]
+        return float(self._tables[source, target, of][cell])
 
     def learn(self, moves: Iterable[Moved]) -> bool:
         """Plans reshards; returns whether one doesn't take what the tables say."""
@@ -161,11 +161,11 @@ class Transfers:
         for source, made, target, needed, of in dict.fromkeys(moves):
             key = source, target, of
             table = self._tables[key]
-            at = source.forms.index(made), target.forms.index(needed)
+            cell = source.forms.index(made), target.forms.index(needed)
             seconds = price(made, needed, of)
-            if abs(seconds - table[at]) > ROUNDING * seconds:
+            if abs(seconds - table[cell]) > ROUNDING * seconds:
                 changed = True
-                table[at] = seconds
+                table[cell] = seconds
                 self._lessons[key] = 1 + self.lessons(*key)
         return changed
 
@@ -174,9 +174,9 @@ class Transfers:
         if (needed, of.itemsize) not in made.seconds:
             self.watch.spend(PLAN_WORK * self._ways)
         if of.group is None or not made.layout.partial:
-            return self.space.seconds(made, needed, of.itemsize)
+            return self.space.reshard_seconds(made, needed, of.itemsize)
         shared, model = self._shared[of.group], self.space.planner.model
-        reshard = self.space.plan(made, needed, of.itemsize, waits=of.group != AWAITED)
+        reshard = self.space.plan(made, needed, of.itemsize, deferred=of.group != AWAITED)
         moves = sums_of(model, made.layout, reshard, of.itemsize)
         return sum(shared.seconds_of(*pair) for pair in moves)
 
@@ -245,16 +245,16 @@ def most_bytes(graph: Graph, candidates: Sequence[Candidates]) -> Mapping[str, i
         graph: The graph.
         candidates: Per op.
     """
-    waiting = graph.shared(Waiting)
-    may_wait = dict.fromkeys(
+    deferred = graph.shared(DeferredSums)
+    may_defer = dict.fromkeys(
         value
-        for node, found in zip(graph.nodes, candidates, strict=True)
+        for node, ways in zip(graph.nodes, candidates, strict=True)
         for value, forms in zip(
             (*node.results, *node.operands),
-            (*found.produced, *found.consumed),
+            (*ways.produced, *ways.consumed),
             strict=True,
         )
-        if value in waiting.group and any(form.layout.partial for form in forms)
+        if value in deferred.group and any(form.layout.partial for form in forms)
     )
-    groups = dict.fromkeys(map(waiting.group_of, may_wait))
-    return {group: waiting.most_bytes(group, may_wait) for group in groups if group is not None}
+    groups = dict.fromkeys(map(deferred.group_of, may_defer))
+    return {group: deferred.most_bytes(group, may_defer) for group in groups if group is not None}

@@ -65,7 +65,7 @@ def eliminate(network: Network) -> Reduced:
     gone: list[_Gone] = []
     alive = [True] * len(edges)
     seconds = 0.0
-    queue = [(_work(network, at), at) for at in range(len(edges))]
+    queue = [(_work(network, variable), variable) for variable in range(len(edges))]
     heapify(queue)
     while queue:
         work, variable = heappop(queue)
@@ -86,7 +86,7 @@ def eliminate(network: Network) -> Reduced:
             network.connect(one, other, costs.join(vector, first, second))
         for other, _ in around:
             heappush(queue, (_work(network, other), other))
-    kept = tuple(at for at, stays in enumerate(alive) if stays)
+    kept = tuple(variable for variable, stays in enumerate(alive) if stays)
     return Reduced(_renumbered(network, kept, costs), kept, seconds, tuple(gone), len(edges))
 
 
@@ -101,11 +101,11 @@ def _work(network: Network, variable: int) -> float:
 
 
 def _renumbered(network: Network, kept: Sequence[int], costs: Costs) -> Network:
-    number = {variable: at for at, variable in enumerate(kept)}
+    number = {variable: index for index, variable in enumerate(kept)}
     core = Network(costs)
     for variable in kept:
         core.variable(network.vectors[variable])
     for variable in kept:
-        at = number[variable]
-        core.edges[at] = {number[o]: m for o, m in sorted(network.edges[variable].items())}
+        index = number[variable]
+        core.edges[index] = {number[o]: m for o, m in sorted(network.edges[variable].items())}
     return core

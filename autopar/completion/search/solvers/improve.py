@@ -31,7 +31,7 @@ def improve(network: Network, labels: Sequence[int]) -> list[int]:
         labels: Of its variables.
     """
     best = list(labels)
-    seconds = network.seconds(best)
+    seconds = network.cost_of(best)
     count = len(best)
     without_gain = 0
     forests: list[_Forest] = []
@@ -42,10 +42,10 @@ def improve(network: Network, labels: Sequence[int]) -> list[int]:
             first, backward = turn * count // FORESTS, turn % 2 == 1
             forests.append(_Forest(network, _forest(network, first, backward=backward)))
         tried = _solve(network, best, forests[turn % FORESTS])
-        found = network.seconds(tried)
+        cost = network.cost_of(tried)
         without_gain += 1
-        if found < seconds * (1 - GAIN):
-            best, seconds, without_gain = tried, found, 0
+        if cost < seconds * (1 - GAIN):
+            best, seconds, without_gain = tried, cost, 0
     return best
 
 
@@ -56,7 +56,7 @@ def improve_whole(reduced: Reduced, labels: Sequence[int]) -> list[int]:
         reduced: What is left of it once variables were eliminated.
         labels: Of all its variables.
     """
-    return reduced.labels(improve(reduced.core, [labels[at] for at in reduced.kept]))
+    return reduced.labels(improve(reduced.core, [labels[variable] for variable in reduced.kept]))
 
 
 def solve_forest(network: Network, labels: Sequence[int], free: Sequence[int]) -> list[int]:
@@ -80,7 +80,7 @@ class _Forest:
 
     def __init__(self, network: Network, free: Sequence[int]) -> None:
         self.variables = free
-        number = {variable: at for at, variable in enumerate(free)}
+        number = {variable: index for index, variable in enumerate(free)}
         self.inside: list[dict[int, int]] = []
         self.outside: list[list[tuple[int, int]]] = []
         for variable in free:
@@ -99,25 +99,25 @@ def _solve(network: Network, labels: Sequence[int], forest: _Forest) -> list[int
         _given(network, labels, variable, outside) if outside else network.vectors[variable]
         for variable, outside in zip(forest.variables, forest.outside, strict=True)
     ]
-    leaves = [at for at, each in enumerate(edges) if len(each) < 2]
+    leaves = [leaf for leaf, each in enumerate(edges) if len(each) < 2]
     gone: list[tuple[int, Sequence[tuple[int, int]]]] = []
     alive = [True] * len(edges)
     while leaves:
-        at = heappop(leaves)
-        if not alive[at]:
+        leaf = heappop(leaves)
+        if not alive[leaf]:
             continue
-        alive[at] = False
-        gone.append((at, tuple(edges[at].items())))
-        for other, matrix in edges[at].items():
-            del edges[other][at]
-            vectors[other] = costs.add(vectors[other], costs.fold(vectors[at], matrix))
+        alive[leaf] = False
+        gone.append((leaf, tuple(edges[leaf].items())))
+        for other, matrix in edges[leaf].items():
+            del edges[other][leaf]
+            vectors[other] = costs.add(vectors[other], costs.fold(vectors[leaf], matrix))
             if len(edges[other]) < 2:
                 heappush(leaves, other)
-    found = list(labels)
-    for at, around in reversed(gone):
-        known = [(matrix, found[forest.variables[other]]) for other, matrix in around]
-        found[forest.variables[at]] = costs.argmin(vectors[at], known)
-    return found
+    best = list(labels)
+    for leaf, around in reversed(gone):
+        known = [(matrix, best[forest.variables[other]]) for other, matrix in around]
+        best[forest.variables[leaf]] = costs.argmin(vectors[leaf], known)
+    return best
 
 
 def _forest(network: Network, first: int, *, backward: bool) -> list[int]:
@@ -125,11 +125,11 @@ def _forest(network: Network, first: int, *, backward: bool) -> list[int]:
     count = len(network.vectors)
     root = list(range(count))
 
-    def find(at: int) -> int:
-        while root[at] != at:
-            root[at] = root[root[at]]
-            at = root[at]
-        return at
+    def find(node: int) -> int:
+        while root[node] != node:
+            root[node] = root[root[node]]
+            node = root[node]
+        return node
 
     taken: set[int] = set()
     for step in range(count):
@@ -155,4 +155,4 @@ def _given(
             total += costs.arrays[matrix][:, label]
         return total
 
-    return costs.of(("given", vector, *around), make)
+    return costs.number_of(("given", vector, *around), make)

@@ -1,4 +1,4 @@
-"""Dual: a proven lower bound of a network's least cost, and labels close to it.
+"""TRW-S: a proven lower bound of a network's least cost, and labels close to it.
 
 Sequential tree-reweighted message passing (Kolmogorov, *Convergent tree-reweighted message passing
 for energy minimization*, 2006): messages move costs between variables so that each can be minimized
@@ -39,7 +39,7 @@ class _Way:
     out: Places
 
     @classmethod
-    def of(cls, rows: NDArray[np.bool_], out: Indexes) -> _Way | None:
+    def from_rows(cls, rows: NDArray[np.bool_], out: Indexes) -> _Way | None:
         """Returns the messages of some rows; None if there are none."""
         if not rows.any():
             return None
@@ -85,8 +85,8 @@ class _Group:
     """Per variable, the part of its costs that each chain through it gets."""
 
 
-class Dual:
-    """The messages of a network.
+class Trws:
+    """Tree-reweighted message passing (TRW-S): the messages of a network.
 
     Args:
         network: The network; it isn't changed.
@@ -198,8 +198,8 @@ def _group(
     slots = []
     ahead = np.zeros(len(members))
     behind = np.zeros(len(members))
-    for at, (_, matrix) in enumerate(ordered[0]):
-        others = np.array([edges[at][0] for edges in ordered], dtype=np.intp)
+    for index, (_, matrix) in enumerate(ordered[0]):
+        others = np.array([edges[index][0] for edges in ordered], dtype=np.intp)
         incoming = np.array([into[o, v] for o, v in zip(others, members, strict=True)])
         outgoing = np.array([into[v, o] for o, v in zip(others, members, strict=True)])
         out = outgoing[:, None] + np.arange(network.size(int(others[0])))
@@ -212,8 +212,8 @@ def _group(
                 others,
                 _places(incoming[:, None] + np.arange(size)),
                 before,
-                _Way.of(~before, out),
-                _Way.of(before, out),
+                _Way.from_rows(~before, out),
+                _Way.from_rows(before, out),
             )
         )
     share = 1.0 / np.maximum(1.0, np.maximum(ahead, behind))

@@ -14,19 +14,19 @@ MAX = 2
 """The `mode` of maxima; the others are sums and means."""
 
 
-def bags(call: OpCall) -> Rule | None:
+def embedding_bag(call: OpCall) -> Rule | None:
     """aten._embedding_bag: the bags, the bag of each index, sizes of bags and places of maxima."""
     maxima = call.integer("mode", 0) == MAX
     shard = Shard("autopar.embedding_bag", {"extent": call.operands[0].shape[0]})
-    return _bags(call, None if maxima else shard)
+    return _embedding_bag(call, None if maxima else shard)
 
 
-def bags_forward(call: OpCall) -> Rule | None:
+def embedding_bag_forward(call: OpCall) -> Rule | None:
     """aten._embedding_bag_forward_only, whose counts have shapes of their own."""
-    return _bags(call, None)
+    return _embedding_bag(call, None)
 
 
-def _bags(call: OpCall, shard: Shard | None) -> Rule:
+def _embedding_bag(call: OpCall, shard: Shard | None) -> Rule:
     index: Dims = (("n",),)
     by_name: dict[str, Dims] = {
         "weight": (("v",), ("e",)),
@@ -51,7 +51,7 @@ def _bags(call: OpCall, shard: Shard | None) -> Rule:
     )
 
 
-def bags_backward(own: str) -> RuleFunction:
+def embedding_bag_backward(own: str) -> RuleFunction:
     """Returns the rule function of the gradient of the table.
 
     Indices may be split if they come with the bag of each. A maximum's row is known without them,
@@ -121,10 +121,12 @@ def weights_backward(call: OpCall) -> Rule | None:
 
 
 RULES: Table = {
-    "aten._embedding_bag.default": bags,
-    "aten._embedding_bag_forward_only.default": bags_forward,
-    "aten._embedding_bag_backward.default": bags_backward("autopar.embedding_bag_backward"),
-    "aten._embedding_bag_dense_backward.default": bags_backward(
+    "aten._embedding_bag.default": embedding_bag,
+    "aten._embedding_bag_forward_only.default": embedding_bag_forward,
+    "aten._embedding_bag_backward.default": embedding_bag_backward(
+        "autopar.embedding_bag_backward"
+    ),
+    "aten._embedding_bag_dense_backward.default": embedding_bag_backward(
         "autopar.embedding_bag_dense_backward"
     ),
     "aten._embedding_bag_per_sample_weights_backward.default": weights_backward,

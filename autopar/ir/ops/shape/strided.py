@@ -228,7 +228,7 @@ Room = Callable[[Mapping[str, Arg], Sequence[Placed], Sequence[Shape]], tuple[in
 """(arguments, operands, shapes of results) -> the least bytes that each result's memory has."""
 
 
-def _bags(
+def _embedding_bag_room(
     args: Mapping[str, Arg], operands: Sequence[Placed], results: Sequence[Shape]
 ) -> tuple[int, ...]:
     """The bag of each index, if it is computed, is counted with one index more."""
@@ -237,8 +237,8 @@ def _bags(
 
 
 ROOM: Mapping[str, Room] = {
-    "aten._embedding_bag.default": _bags,
-    "aten._embedding_bag_forward_only.default": _bags,
+    "aten._embedding_bag.default": _embedding_bag_room,
+    "aten._embedding_bag_forward_only.default": _embedding_bag_room,
     "aten.mkldnn_rnn_layer.default": layer_workspace,
 }
 """Kernels whose results take more memory than their elements."""

@@ -36,7 +36,7 @@ def plans(*shape: int) -> list[list[str]]:
     """Returns the moves that reduce a tensor over both axes: of one that is awaited, or waits."""
     target = Layout.replicated(MESH, shape)
     source = target.with_partial({"a": "sum", "b": "sum"})
-    found = [planner.plan(source, target, 4) for planner in (PLANNER, PLANNER.waiting)]
+    found = [planner.plan(source, target, 4) for planner in (PLANNER, PLANNER.deferred)]
     alone, waiting = (reshard.seconds for reshard in found)
     assert alone <= waiting * (1 + 1e-9)
     return [[move.kind for move in reshard.moves] for reshard in found]
@@ -56,6 +56,6 @@ def test_what_is_fastest_alone_stays_where_no_way_around_is(rows: int) -> None:
 def test_seconds_are_those_of_moves_alone() -> None:
     target = Layout.replicated(MESH, (768,))
     source = target.with_partial({"a": "sum", "b": "sum"})
-    (move,) = PLANNER.waiting.plan(source, target, 4).moves
+    (move,) = PLANNER.deferred.plan(source, target, 4).moves
     model = PLANNER.model
     assert move.seconds == model.all_reduce(3072, ("a", "b")) + model.local_copy(3072)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from autopar.completion.prepare.sections import find_sections
-from autopar.completion.prepare.split_fused_weights import ways_apart
+from autopar.completion.prepare.split_fused_weights import split_variants
 from autopar.ir.program import Part, Program
 from autopar.ir.text import parse_program
 from autopar.ir.verify import verify_structure
@@ -71,7 +71,7 @@ def parts(program: Program) -> dict[str, Part]:
 
 
 def test_a_product_becomes_one_per_part() -> None:
-    (apart,) = ways_apart(parse_program(FUSED + "return %q, %k, %v"))
+    (apart,) = split_variants(parse_program(FUSED + "return %q, %k, %v"))
     assert [(op.kind, op.results) for op in apart.main.ops] == [
         ("aten.t.default", ("t[0:8]",)),
         ("aten.t.default", ("t[8:12]",)),
@@ -143,7 +143,7 @@ def test_the_parts_compute_what_the_whole_does(rest: str, tmp_path: Path) -> Non
     weights, inputs = weights_of(program), inputs_of(program)
     expected = run_serial(program, weights, inputs)
     sections = find_sections(program.main)
-    ways = list(ways_apart(program))
+    ways = list(split_variants(program))
     assert bool(ways) == bool(sections)
     for apart in ways:
         found = run_apart(apart, weights, inputs, tmp_path)
@@ -177,29 +177,29 @@ def stored(weights: Mapping[str, Tensor], folder: Path) -> WeightFile:
     ],
 )
 def test_what_is_also_needed_whole_is_left_alone(rest: str) -> None:
-    assert not list(ways_apart(parse_program(FUSED + rest)))
+    assert not list(split_variants(parse_program(FUSED + rest)))
 
 
 def test_state_that_is_updated_in_place_is_left_alone() -> None:
     rest = "%new: f32[16] = aten.neg.default(self=%b) alias %new -> %b return %q, %k, %v, %new"
-    assert not list(ways_apart(parse_program(FUSED + rest)))
+    assert not list(split_variants(parse_program(FUSED + rest)))
 
 
 def test_equal_parts_are_left_to_sub_dimensions() -> None:
     text = FUSED.replace("[8, 4, 4]", "[8, 8]").replace(
         "%k: f32[6, 4], %v: f32[6, 4]", "%k: f32[6, 8]"
     )
-    assert not list(ways_apart(parse_program(text + "return %q, %k")))
+    assert not list(split_variants(parse_program(text + "return %q, %k")))
 
 
 def test_activations_alone_are_left_alone() -> None:
     text = FUSED.replace("parameter", "input")
-    assert not list(ways_apart(parse_program(text + "return %q, %k, %v")))
+    assert not list(split_variants(parse_program(text + "return %q, %k, %v")))
 
 
 def test_pins_are_those_of_the_parts_and_then_of_the_large_ones() -> None:
     pinned = FUSED.replace("f32[16, 8] as", 'f32[16@tp, 8] ~annotated("w=[tp,-1]") as')
-    first, second = ways_apart(parse_program(pinned + "return %q, %k, %v"))
+    first, second = split_variants(parse_program(pinned + "return %q, %k, %v"))
     layouts = [first.main.values[name].dist for name in ("w[0:8]", "w[8:12]", "w[12:16]")]
     assert [str(layout) for layout in layouts] == ["[8@tp, 8]", "[4@tp, 8]", "[4@tp, 8]"]
     assert "part of %w" in str(first.main.values["w[8:12]"].origin)
@@ -212,7 +212,7 @@ def test_random_programs_that_cut_weights(seed: int, tmp_path: Path) -> None:
     case = random_case(seed)
     program = replace(case.program, mesh=case.options.mesh)
     expected = run_serial(program, case.weights, case.inputs)
-    ways = list(ways_apart(program))
+    ways = list(split_variants(program))
     assert ways
     for apart in ways:
         found = run_apart(apart, case.weights, case.inputs, tmp_path)

@@ -10,9 +10,9 @@ import pytest
 from autopar.annotate import parse_mesh
 from autopar.completion.problem.graph import Graph
 from autopar.completion.search.fastest import search
-from autopar.completion.search.network import prune as dominated
+from autopar.completion.search.network import prune
 from autopar.completion.search.network.candidates import CandidateTable
-from autopar.completion.search.network.prune import Dominated
+from autopar.completion.search.network.prune import Pruning
 from autopar.cost import Cluster
 from tests.completion.networks import Network
 from tests.completion.search.enumerated import MOST_PLANS, graph_of, least_seconds, random_network
@@ -29,18 +29,18 @@ def slow(flops_per_second: float) -> Cluster:
 
 def counts(graph: Graph) -> tuple[int, int]:
     """Returns how many plans there are, and how many candidates are left out."""
-    table, without = CandidateTable(graph), Dominated(graph)
+    table, without = CandidateTable(graph), Pruning(graph)
     plans, left_out = 1, 0
     for node in graph.nodes:
-        every = table.of(node)
+        every = table.candidates_of(node)
         plans *= len(every.choices)
-        left_out += len(every.choices) - len(without.without(node, every).choices)
+        left_out += len(every.choices) - len(without.pruned(node, every).choices)
     return plans, left_out
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_best_plan_stays(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dominated, "MANY", 0)
+    monkeypatch.setattr(prune, "MANY", 0)
     chance = random.Random(seed)
     cluster = slow(10.0 ** chance.randint(8, 11))
     while True:
@@ -60,10 +60,10 @@ def test_most_ways_are_dominated_where_computing_takes_long(
     net = Network()
     net.mm(net.mm(net.input("x", 512, 512), net.weight("v", 512, 512)), net.weight("w", 512, 512))
     graph = graph_of(net, parse_mesh("2x2x2"), slow(1e8))
-    table, without = CandidateTable(graph), Dominated(graph)
+    table, without = CandidateTable(graph), Pruning(graph)
     for node in graph.nodes:
-        every = table.of(node)
-        monkeypatch.setattr(dominated, "MANY", len(every.choices) + 1)
-        assert without.without(node, every) is every
-        monkeypatch.setattr(dominated, "MANY", len(every.choices))
-        assert len(without.without(node, every).choices) < len(every.choices) / 2
+        every = table.candidates_of(node)
+        monkeypatch.setattr(prune, "MANY", len(every.choices) + 1)
+        assert without.pruned(node, every) is every
+        monkeypatch.setattr(prune, "MANY", len(every.choices))
+        assert len(without.pruned(node, every).choices) < len(every.choices) / 2
