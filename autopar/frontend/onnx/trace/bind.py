@@ -188,7 +188,10 @@ def _shape(
     if not ranked:
         problems.add(where, "its rank and sizes aren't in the file", "--input-shapes NAME:8,128")
         return None
-    sizes = tuple(_open(value, at) if size is None else size for at, size in enumerate(declared))
+    sizes = tuple(
+        _open(f"{value.name}_{at}", at) if size is None else size
+        for at, size in enumerate(declared)
+    )
     known = [size for size in sizes if isinstance(size, int)]
     if not is_possible(known):
         problems.add(where, f"its shape {shape_text(known)} has {math.prod(known)} elements")
