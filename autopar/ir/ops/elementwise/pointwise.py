@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 
 from autopar.ir.dtypes import FLOATS, INEXACT
+from autopar.ir.expr.expression import IntExpr, shown
 from autopar.ir.ops.table import IDEMPOTENT, SERIES, RuleFunction, Table, pending, same
 from autopar.ir.rules.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
 
-def broadcast_dims(shape: Sequence[int], result: Sequence[int]) -> Dims:
+def broadcast_dims(shape: Sequence[IntExpr], result: Sequence[IntExpr]) -> Dims:
     """Returns an operand's factors: dimensions align from the right, size 1 is broadcast.
 
     Raises:
@@ -18,9 +19,10 @@ def broadcast_dims(shape: Sequence[int], result: Sequence[int]) -> Dims:
     """
     skip = len(result) - len(shape)
     if skip < 0:
-        raise RuleError(f"{list(shape)} doesn't broadcast to {list(result)}")
+        raise RuleError(f"{shown(shape)} doesn't broadcast to {shown(result)}")
     return tuple(
-        (f"i{skip + at}",) if size == result[skip + at] else () for at, size in enumerate(shape)
+        () if size == 1 and result[skip + at] != 1 else (f"i{skip + at}",)
+        for at, size in enumerate(shape)
     )
 
 

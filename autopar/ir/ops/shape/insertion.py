@@ -8,6 +8,7 @@ from typing import Any
 from autopar.ir.expr.expression import IntExpr, add, floordiv, multiply
 from autopar.ir.ops.shape.layout import closed_windows
 from autopar.ir.ops.shape.sizes import (
+    at_least,
     at_most,
     common_block,
     index_of,
@@ -166,7 +167,8 @@ def _slice(call: OpCall, shape: tuple[IntExpr, ...], part: tuple[IntExpr, ...]) 
     block = common_block((start, count, size)) if step == 1 else 1
     names = ("e",) if block != 1 else ()
     sizes = {"r": floordiv(count, block), "s": floordiv(size, block), **dict.fromkeys(names, block)}
-    stop = add(start, add(multiply(add(count, -1), step), 1)) if count != 0 else start
+    # An open slice may be empty.
+    stop = at_least(start, add(start, add(multiply(add(count, -1), step), 1)))
     return _Slice(
         _with(dims, at, "r", *names),
         _with(dims, at, "s", *names),

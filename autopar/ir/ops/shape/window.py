@@ -213,9 +213,9 @@ def rotate(call: OpCall) -> Rule | None:
     turns = call.integer("k", 1) % 4
     result = list(factors("i", len(shape)))
     backwards = {0: (), 1: (second,), 2: (first, second), 3: (first,)}[turns]
-    read = {at: _backwards(shape[at], f"i{at}") for at in backwards}
-    windows = {f"x{at}": window for at, window in read.items() if window is not None}
-    fixed = [f"{n}{at}" for at, window in read.items() if window is None for n in "xi"]
+    read = {f"x{at}": _backwards(shape[at], f"i{at}") for at in backwards}
+    windows = {name: window for name, window in read.items() if window is not None}
+    fixed = [f"{n}{at}" for at in backwards if f"x{at}" not in windows for n in "xi"]
     operand = tuple((f"x{at}",) if at in backwards else dim for at, dim in enumerate(result))
     if turns % 2:
         result[first], result[second] = result[second], result[first]
