@@ -11,6 +11,7 @@ from dataclasses import replace
 from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.open_sizes import open_sizes
 from autopar.ir.program import LEVELS, Example, Function, Op, Port, Program, Signature, Value
 from autopar.ir.serde.write import functions_in_order, values_in_order
 from autopar.ir.text.print_parts import (
@@ -21,6 +22,7 @@ from autopar.ir.text.print_parts import (
     op_clauses,
     port_clauses,
     port_line,
+    size_line,
     value_clauses,
 )
 from autopar.ir.text.signature import default_box, derived_signature, make_port
@@ -158,6 +160,7 @@ def _header(program: Program, context: Context) -> Iterator[str]:
     told: set[ProcessMesh] = set()
     for mesh in _meshes(program):
         yield from _mesh_lines(mesh, context, told)
+    yield from map(size_line, open_sizes(program))
     yield from _example_lines(program.example)
 
 
