@@ -11,7 +11,6 @@ from dataclasses import replace
 from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.open_sizes import open_sizes
 from autopar.ir.program import LEVELS, Example, Function, Op, Port, Program, Signature, Value
 from autopar.ir.serde.write import functions_in_order, values_in_order
 from autopar.ir.text.print_parts import (
@@ -27,6 +26,7 @@ from autopar.ir.text.print_parts import (
 )
 from autopar.ir.text.signature import default_box, derived_signature, make_port
 from autopar.ir.text.words import IDENTIFIER, integers, kind, quote, value_name, word
+from autopar.ir.used_sizes import used_sizes
 
 MAX_ALIGNED = 56
 """Left-hand sides up to this width are padded to one column; longer ones stick out."""
@@ -160,7 +160,7 @@ def _header(program: Program, context: Context) -> Iterator[str]:
     told: set[ProcessMesh] = set()
     for mesh in _meshes(program):
         yield from _mesh_lines(mesh, context, told)
-    yield from map(size_line, open_sizes(program))
+    yield from map(size_line, used_sizes(program))
     yield from _example_lines(program.example)
 
 

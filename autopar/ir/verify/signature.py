@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from autopar.ir.expr.expression import IntExpr, Size, axes_of, prod, shown
 from autopar.ir.expr.facts import is_at_least
-from autopar.ir.open_sizes import open_sizes
 from autopar.ir.program import LEVELS, Arg, Function, Op, Part, Port, Program, Ref, Value
 from autopar.ir.text.words import value_name
+from autopar.ir.used_sizes import used_sizes
 from autopar.ir.verify.function import type_of, type_str
 from autopar.ir.verify.problems import Problems, one_of
 
@@ -38,7 +38,7 @@ def check_signature(program: Program, problems: Problems) -> None:
 
 
 def _check_open_sizes(program: Program, problems: Problems) -> None:
-    sizes = open_sizes(program)
+    sizes = used_sizes(program)
     for size in sizes:
         if not size.name.isidentifier():
             problems.add("an open size", "an identifier as its name", repr(size.name))

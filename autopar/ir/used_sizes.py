@@ -9,8 +9,8 @@ from autopar.ir.layout import DimLayout
 from autopar.ir.program import Arg, Function, Op, Port, Program
 
 
-def open_sizes(program: Program) -> tuple[Size, ...]:
-    """Returns the open sizes that a program uses anywhere, by name."""
+def used_sizes(program: Program) -> tuple[Size, ...]:
+    """Returns the open sizes that a program uses anywhere, also inside ops, by name."""
     found = {size for expr in dict.fromkeys(_exprs(program)) for size in sizes_of(expr)}
     return tuple(sorted(found, key=lambda size: (size.name, size.least, size.most, size.planned)))
 
