@@ -20,6 +20,7 @@ from typing import Any, TypeGuard, overload
 
 from autopar.base.errors import AnnotationError
 from autopar.ir.expr.expression import (
+    Binary,
     Coord,
     IntExpr,
     ceildiv,
@@ -386,9 +387,8 @@ def dim_str(dim: DimLayout) -> str:
 def _sub_str(sub: SubDim) -> str:
     if not sub.axes:
         return str(sub.size)
-    return (
-        f"{sub.size}@{sub.axes[0]}" if len(sub.axes) == 1 else f"{sub.size}@({','.join(sub.axes)})"
-    )
+    size = f"({sub.size})" if isinstance(sub.size, Binary) else str(sub.size)
+    return f"{size}@{sub.axes[0]}" if len(sub.axes) == 1 else f"{size}@({','.join(sub.axes)})"
 
 
 def check_length(dims_mapping: Sequence[ExactMapping], shape: Sequence[IntExpr]) -> None:

@@ -74,7 +74,7 @@ class Origin(_message.Message):
     def __init__(self, kind: _Optional[int] = ..., detail: _Optional[int] = ...) -> None: ...
 
 class Expr(_message.Message):
-    __slots__ = ("kind", "constant", "axis", "lhs", "rhs")
+    __slots__ = ("kind", "constant", "axis", "lhs", "rhs", "name", "least", "most", "planned")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONSTANT: _ClassVar[Expr.Kind]
@@ -84,6 +84,7 @@ class Expr(_message.Message):
         FLOORDIV: _ClassVar[Expr.Kind]
         MIN: _ClassVar[Expr.Kind]
         MAX: _ClassVar[Expr.Kind]
+        SIZE: _ClassVar[Expr.Kind]
     CONSTANT: Expr.Kind
     COORD: Expr.Kind
     ADD: Expr.Kind
@@ -91,17 +92,26 @@ class Expr(_message.Message):
     FLOORDIV: Expr.Kind
     MIN: Expr.Kind
     MAX: Expr.Kind
+    SIZE: Expr.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     CONSTANT_FIELD_NUMBER: _ClassVar[int]
     AXIS_FIELD_NUMBER: _ClassVar[int]
     LHS_FIELD_NUMBER: _ClassVar[int]
     RHS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_FIELD_NUMBER: _ClassVar[int]
     kind: Expr.Kind
     constant: int
     axis: int
     lhs: int
     rhs: int
-    def __init__(self, kind: _Optional[_Union[Expr.Kind, str]] = ..., constant: _Optional[int] = ..., axis: _Optional[int] = ..., lhs: _Optional[int] = ..., rhs: _Optional[int] = ...) -> None: ...
+    name: int
+    least: int
+    most: int
+    planned: int
+    def __init__(self, kind: _Optional[_Union[Expr.Kind, str]] = ..., constant: _Optional[int] = ..., axis: _Optional[int] = ..., lhs: _Optional[int] = ..., rhs: _Optional[int] = ..., name: _Optional[int] = ..., least: _Optional[int] = ..., most: _Optional[int] = ..., planned: _Optional[int] = ...) -> None: ...
 
 class Mesh(_message.Message):
     __slots__ = ("parent", "slice", "array")

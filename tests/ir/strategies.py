@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.builds.manifest import FileEntry, Manifest, ReportEntry
 from autopar.ir.deployment import Deployment, RankEntry
-from autopar.ir.expr.expression import Binary, Coord, IntExpr
+from autopar.ir.expr.expression import (
+    Binary,
+    Coord,
+    IntExpr,
+    Size,
+    ceildiv,
+    maximum,
+    prod,
+)
 from autopar.ir.layout import MONOIDS, DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -37,6 +45,9 @@ from autopar.ir.program import (
 
 AXES = ("dp", "tp", "pp", "in", "f32", "none")
 """Some are words that mean something else elsewhere."""
+
+OPEN = (Size("batch"), Size("length", 1, 64, 16), Size("dp", 0, 0, 0), Size("min", 2))
+"""Open sizes; some are called as other things are."""
 
 any_text = st.one_of(
     st.sampled_from(("", "a b", "x", 'q"\\', "line\nbreak", "\udcff", "\x00", "🙂", "~#%{}")),
@@ -63,15 +74,31 @@ locs = st.one_of(
 
 
 @lru_cache(maxsize=1024)
-def exprs(axes: tuple[str, ...]) -> st.SearchStrategy[IntExpr]:
-    """Rank expressions of these axes, as anybody might build them, folded or not."""
+def exprs(axes: tuple[str, ...], open_sizes: tuple[Size, ...] = ()) -> st.SearchStrategy[IntExpr]:
+    """Expressions of these axes and sizes, as anybody might build them, folded or not."""
     leaves: st.SearchStrategy[IntExpr] = st.integers(min_value=-9, max_value=99)
-    if axes:
-        leaves = st.one_of(leaves, st.sampled_from([Coord(axis) for axis in axes]))
+    if variables := [*map(Coord, axes), *open_sizes]:
+        leaves = st.one_of(leaves, st.sampled_from(variables))
     operators = st.sampled_from(("+", "*", "//", "min", "max"))
     return st.recursive(
         leaves, lambda inner: st.builds(Binary, operators, inner, inner), max_leaves=5
     )
+
+
+def folded(open_sizes: tuple[Size, ...]) -> st.SearchStrategy[IntExpr]:
+    """Sizes that may be open, in the form in which equal ones look the same."""
+
+    def sums(inner: st.SearchStrategy[IntExpr]) -> st.SearchStrategy[IntExpr]:
+        pairs = st.tuples(inner, inner)
+        return st.one_of(
+            pairs.map(lambda pair: pair[0] + pair[1]),
+            pairs.map(lambda pair: pair[0] * pair[1]),
+            pairs.map(lambda pair: maximum(*pair)),
+            inner.map(lambda size: ceildiv(size, 3)),
+        )
+
+    leaves = st.one_of(st.sampled_from(open_sizes), st.integers(min_value=0, max_value=6))
+    return st.recursive(leaves, sums, max_leaves=3)
 
 
 @st.composite
@@ -108,22 +135,29 @@ def nest(ids: Sequence[int], shape: Sequence[int]) -> list[object]:
 
 @st.composite
 def dim_layouts(
-    draw: st.DrawFn, axes: Sequence[str], max_subs: int = 3, max_sub_size: int = 6
+    draw: st.DrawFn,
+    axes: Sequence[str],
+    max_subs: int = 3,
+    max_sub_size: int = 6,
+    open_sizes: tuple[Size, ...] = (),
 ) -> DimLayout:
     """Layouts of one dimension over some of these axes, each used at most once."""
+    some = st.integers(min_value=1, max_value=max_sub_size)
+    size_of = st.one_of(some, folded(open_sizes)) if open_sizes else some
     count = draw(st.integers(min_value=1, max_value=max_subs))
     left = list(draw(st.permutations(axes)))
     subs: list[SubDim] = []
     for _ in range(count):
         used = draw(st.integers(min_value=0, max_value=len(left)))
         taken, left = left[:used], left[used:]
-        size = draw(st.integers(min_value=1, max_value=max_sub_size))
-        subs.append(SubDim(size, tuple(taken)))
+        subs.append(SubDim(draw(size_of), tuple(taken)))
     return tuple(subs)
 
 
 @st.composite
-def layouts(draw: st.DrawFn, mesh: ProcessMesh, max_rank: int = 3) -> Layout:
+def layouts(
+    draw: st.DrawFn, mesh: ProcessMesh, max_rank: int = 3, open_sizes: tuple[Size, ...] = ()
+) -> Layout:
     """Layouts of tensors of any shape on a mesh; every axis is used at most once."""
     left = list(draw(st.permutations(mesh.dim_names)))
     pending = draw(st.integers(min_value=0, max_value=len(left)))
@@ -131,7 +165,8 @@ def layouts(draw: st.DrawFn, mesh: ProcessMesh, max_rank: int = 3) -> Layout:
     left = left[pending:]
     dims: list[DimLayout] = []
     for _ in range(draw(st.integers(min_value=0, max_value=max_rank))):
-        dims.append(draw(st.one_of(st.just(()), dim_layouts(left, max_subs=2))))
+        split = dim_layouts(left, max_subs=2, open_sizes=open_sizes)
+        dims.append(draw(st.one_of(st.just(()), split)))
         used = {axis for sub in dims[-1] for axis in sub.axes}
         left = [axis for axis in left if axis not in used]
     mask = draw(st.one_of(st.none(), st.just(()), st.just(mesh.process_ids[::2])))
@@ -144,10 +179,11 @@ def op_dists(mesh: ProcessMesh) -> st.SearchStrategy[OpDist]:
     axis = st.sampled_from(mesh.dim_names) if mesh.dim_names else st.nothing()
     operands = st.lists(st.integers(min_value=0, max_value=3), max_size=2).map(tuple)
     pending = st.builds(Pending, axis, st.sampled_from(MONOIDS), operands)
+    factors = dim_layouts(mesh.dim_names, open_sizes=OPEN)
     return st.builds(
         OpDist,
         st.just(mesh),
-        st.lists(st.tuples(words, dim_layouts(mesh.dim_names)), max_size=2).map(tuple),
+        st.lists(st.tuples(words, factors), max_size=2).map(tuple),
         st.one_of(st.just(""), words),
         st.lists(pending, max_size=1 if mesh.dim_names else 0).map(tuple),
     )
@@ -166,7 +202,7 @@ def args(has_values: bool, axes: tuple[str, ...]) -> st.SearchStrategy[Arg]:
         st.complex_numbers(allow_nan=False),
         any_text,
         dtypes.map(DType),
-        exprs(axes),
+        exprs(axes, OPEN),
     ]
     if has_values:
         leaves.append(st.integers(min_value=0, max_value=9).map(lambda at: Ref(str(at))))
@@ -184,15 +220,16 @@ def values(draw: st.DrawFn, name: str, mesh: ProcessMesh | None, level: str, rol
     """Values as they occur at a level of programs."""
     layout = None
     if mesh is not None and level != "executable":
-        layout = draw(st.one_of(st.none(), layouts(mesh, max_rank=2)))
+        open_sizes = draw(st.sampled_from(((), OPEN)))
+        layout = draw(st.one_of(st.none(), layouts(mesh, max_rank=2, open_sizes=open_sizes)))
     if layout is not None and level == "serial":
         shape: tuple[IntExpr, ...] = layout.shape
     elif layout is not None:
         shape = layout.local_shape
     elif level == "serial" or mesh is None:
-        shape = tuple(draw(st.lists(sizes, max_size=3)))
+        shape = tuple(draw(st.lists(st.one_of(sizes, exprs((), OPEN)), max_size=3)))
     else:
-        shape = tuple(draw(st.lists(exprs(mesh.dim_names), max_size=2)))
+        shape = tuple(draw(st.lists(exprs(mesh.dim_names, OPEN), max_size=2)))
     origin = draw(st.one_of(st.none(), origins)) if level != "executable" else None
     return Value(name, draw(dtypes), shape, role, layout, origin, draw(locs))
 
@@ -275,13 +312,15 @@ def parts(draw: st.DrawFn) -> Part | None:
 @st.composite
 def ports(draw: st.DrawFn, value: Value, axes: tuple[str, ...]) -> Port:
     """Ports of a value. Some say more than the value does."""
-    sub = st.builds(BoxDim, sizes, exprs(axes), exprs(axes))
-    whole = sizes.map(lambda size: BoxDim(size, 0, size))
+    global_size = st.one_of(sizes, folded(OPEN))
+    local = exprs(axes, OPEN)
+    sub = st.builds(BoxDim, global_size, local, local)
+    whole = global_size.map(lambda size: BoxDim(size, 0, size))
     dims = st.lists(st.one_of(sub, whole), max_size=2).map(tuple)
     box = tuple(draw(st.lists(dims, max_size=2)))
-    shape = tuple(math.prod(sub.size for sub in dim) for dim in box)
+    shape = tuple(prod(sub.size for sub in dim) for dim in box)
     if draw(st.booleans()):
-        shape = tuple(draw(st.lists(sizes, max_size=2)))
+        shape = tuple(draw(st.lists(global_size, max_size=2)))
     label = draw(st.one_of(st.just(value.name), any_text))
     aliases = tuple(draw(st.lists(any_text, max_size=2)))
     return Port(

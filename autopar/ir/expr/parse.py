@@ -90,7 +90,7 @@ class _Parser:
         if match is None or match["sign"]:
             raise self._error("a number, a mesh axis, min, max or '('")
         if (name := match["name"]) and name[0] == "$" and name[1:] not in self._sizes:
-            raise self._error(f"an open size that is declared, not {name}")
+            raise self._error("an open size that is declared")
         self.at = match.end()
         if match["int"]:
             return int(match["int"])

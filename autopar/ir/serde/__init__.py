@@ -27,8 +27,11 @@ from autopar.ir.serde.read import program_from_proto
 from autopar.ir.serde.tables import Corrupt
 from autopar.ir.serde.write import write_program
 
-FORMAT_VERSION = 8
-"""The version of the format that this code writes, and the newest that it understands."""
+FORMAT_VERSION = 9
+"""The newest version of the format that this code understands."""
+
+WRITTEN_VERSION = 8
+"""The version that this code writes where a file has nothing that only a newer one describes."""
 
 MINIMUM_READER_VERSION = 2
 """The oldest version whose readers understand what this code writes."""
@@ -38,6 +41,9 @@ PARTS_VERSION = 4
 
 SLICES_VERSION = 6
 """The oldest version whose readers understand scalars that only ranks of a slice hold."""
+
+SIZES_VERSION = 9
+"""The oldest version whose readers understand sizes that are open."""
 
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
@@ -64,7 +70,13 @@ def program_to_bytes(program: Program) -> bytes:
     oldest = PARTS_VERSION if any(port.part for port in ports) else MINIMUM_READER_VERSION
     if any(len(port.box) > len(port.shape) for port in ports):
         oldest = SLICES_VERSION
-    return _to_bytes(lambda file: write_program(program, file.program), what, oldest)
+
+    def write(file: pb.File) -> None:
+        write_program(program, file.program)
+        if any(expr.kind == pb.Expr.SIZE for expr in file.program.exprs):
+            file.format_version = file.minimum_reader_version = SIZES_VERSION
+
+    return _to_bytes(write, what, oldest)
 
 
 def program_from_bytes(data: bytes, source: str = "program") -> Program:
@@ -143,7 +155,7 @@ def _digest_field(data: bytes) -> bytes:
 def _to_bytes(
     write: Callable[[pb.File], None], what: str, oldest: int = MINIMUM_READER_VERSION
 ) -> bytes:
-    file = pb.File(magic=MAGIC, format_version=FORMAT_VERSION, minimum_reader_version=oldest)
+    file = pb.File(magic=MAGIC, format_version=WRITTEN_VERSION, minimum_reader_version=oldest)
     try:
         write(file)
         size = file.ByteSize()

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from autopar.base.errors import UNKNOWN, AnnotationError, Loc
 from autopar.ir import program_pb2 as pb
-from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr
+from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr, Size
 from autopar.ir.layout import MONOIDS, DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -43,6 +43,7 @@ from autopar.ir.serde.tables import (
     extent_of_binary,
     in_groups_of_two,
     ints_from_proto,
+    note_open,
 )
 from autopar.ir.serde.write import EXPR_KINDS
 
@@ -132,7 +133,8 @@ class _ProgramReader:
 
     def _dim(self, dim: pb.Dim) -> DimLayout:
         return tuple(
-            SubDim(sub.size, tuple(self._text(axis) for axis in sub.axes)) for sub in dim.sub_dims
+            SubDim(self._size(sub.size), tuple(self._text(axis) for axis in sub.axes))
+            for sub in dim.sub_dims
         )
 
     def _layout(self, layout: pb.Layout) -> Layout:
@@ -225,7 +227,7 @@ class _ProgramReader:
     def _port(self, port: pb.Signature.Port) -> Port:
         box = tuple(
             tuple(
-                BoxDim(sub.size, self._size(sub.start), self._size(sub.length))
+                BoxDim(self._size(sub.size), self._size(sub.start), self._size(sub.length))
                 for sub in dim.sub_dims
             )
             for dim in port.box
@@ -234,7 +236,7 @@ class _ProgramReader:
             name=self._text(port.name),
             label=self._text(port.label),
             dtype=self._word(port.dtype, DTYPE_BYTES, "dtype"),
-            shape=tuple(port.shape),
+            shape=tuple(map(self._size, port.shape)),
             role=self._word(port.role, ROLES, "role"),
             box=box,
             fill=_number(port.fill) if port.HasField("fill") else None,
@@ -269,6 +271,7 @@ class _ExprTable:
         self._text = text
         self._exprs: list[IntExpr] = []
         self._extent: list[tuple[int, int]] = []  # depth and number of nodes, written out
+        self._open: dict[str, Size] = {}
         for message in messages:
             expr, extent = self._read(message)
             self._exprs.append(expr)
@@ -290,12 +293,20 @@ class _ExprTable:
             return message.constant, (1, 1)
         if message.kind == pb.Expr.COORD:
             return Coord(self._text(message.axis)), (1, 1)
+        if message.kind == pb.Expr.SIZE:
+            return self._open_size(message), (1, 1)
         op = _OPERATORS.get(message.kind)
         if op is None:
             raise Corrupt(f"unknown kind of expression {message.kind}")
         lhs, rhs = self.size(message.lhs), self.size(message.rhs)
         extent = extent_of_binary(self._extent_of(message.lhs), self._extent_of(message.rhs))
         return Binary(op, lhs, rhs), extent
+
+    def _open_size(self, message: pb.Expr) -> Size:
+        name = self._text(message.name)
+        size = Size(name, message.least, message.most, message.planned)
+        note_open(size, self._open)
+        return size
 
     def _extent_of(self, number: int) -> tuple[int, int]:
         return (1, 1) if number >= 0 else self._extent[-number - 1]

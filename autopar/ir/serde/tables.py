@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from autopar.ir import program_pb2 as pb
+from autopar.ir.expr.expression import Size
 
 Entry = TypeVar("Entry")
 
@@ -143,3 +144,17 @@ def extent_of_binary(lhs: tuple[int, int], rhs: tuple[int, int]) -> tuple[int, i
     if depth > MAX_EXPR_DEPTH or nodes > MAX_EXPR_NODES:
         raise Corrupt(f"a rank expression is {depth} deep and has {nodes} nodes")
     return depth, nodes
+
+
+def note_open(size: Size, known: dict[str, Size]) -> None:
+    """Adds an open size to those of a file.
+
+    Raises:
+        Corrupt: If it makes no sense, or another one has its name.
+    """
+    if not size.name.isidentifier():
+        raise Corrupt(f"an open size can't be called {size.name!r}")
+    if size.least > size.most:
+        raise Corrupt(f"open size {size} is at least {size.least} and at most {size.most}")
+    if known.setdefault(size.name, size) != size:
+        raise Corrupt(f"there are two different open sizes {size}")

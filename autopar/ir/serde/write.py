@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir import program_pb2 as pb
-from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr
+from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr, Size
 from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -24,7 +24,7 @@ from autopar.ir.program import (
     Value,
     refs,
 )
-from autopar.ir.serde.tables import StringWriter, extent_of_binary, write_ints
+from autopar.ir.serde.tables import StringWriter, extent_of_binary, note_open, write_ints
 
 Item = TypeVar("Item")
 
@@ -92,6 +92,7 @@ class _ProgramWriter:
         self._locs = _Table(self._loc)
         self._exprs = _Table(self._expr)
         self._extents: dict[IntExpr, tuple[int, int]] = {}
+        self._open: dict[str, Size] = {}
         self._meshes = _Table(self._mesh)
         self._layouts = _Table(self._layout)
         self._op_dists = _Table(self._op_dist)
@@ -133,12 +134,24 @@ class _ProgramWriter:
             self._message.exprs.add(constant=expr)
         elif isinstance(expr, Coord):
             self._message.exprs.add(kind=pb.Expr.COORD, axis=self._string(expr.axis))
+        elif isinstance(expr, Size):
+            self._open_size(expr)
         elif isinstance(expr, Binary):
             lhs, rhs = self._size(expr.lhs), self._size(expr.rhs)
             self._extents[expr] = extent_of_binary(self._extent(expr.lhs), self._extent(expr.rhs))
             self._message.exprs.add(kind=EXPR_KINDS[expr.op], lhs=lhs, rhs=rhs)
         else:
             raise TypeError(f"not a rank expression: {expr!r}")
+
+    def _open_size(self, size: Size) -> None:
+        note_open(size, self._open)
+        self._message.exprs.add(
+            kind=pb.Expr.SIZE,
+            name=self._string(size.name),
+            least=size.least,
+            most=size.most,
+            planned=size.planned,
+        )
 
     def _extent(self, expr: IntExpr) -> tuple[int, int]:
         return self._extents.get(expr, (1, 1))
@@ -157,7 +170,7 @@ class _ProgramWriter:
     def _dim(self, dim: DimLayout, message: pb.Dim) -> None:
         for sub in dim:
             axes = [self._string(axis) for axis in sub.axes]
-            message.sub_dims.add(size=sub.size, axes=axes)
+            message.sub_dims.add(size=self._size(sub.size), axes=axes)
 
     def _layout(self, layout: Layout) -> None:
         mesh = self._meshes.number(layout.mesh)
@@ -266,12 +279,12 @@ class _ProgramWriter:
         message.label = self._string(port.label)
         message.dtype = self._string(port.dtype)
         message.role = self._string(port.role)
-        message.shape.extend(port.shape)
+        message.shape.extend(map(self._size, port.shape))
         for dim in port.box:
             box = message.box.add()
             for sub in dim:
-                start, length = self._size(sub.start), self._size(sub.length)
-                box.sub_dims.add(size=sub.size, start=start, length=length)
+                size, start, length = map(self._size, (sub.size, sub.start, sub.length))
+                box.sub_dims.add(size=size, start=start, length=length)
         if port.fill is not None:
             message.fill = math.nan if math.isnan(port.fill) else port.fill
         message.aliases.extend(map(self._string, port.aliases))

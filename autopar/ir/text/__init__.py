@@ -27,6 +27,9 @@ The lines:
     mesh dp=2, tp=4              the program's mesh, with process ids from 0;
       ... ids [0..3, 8..11]      with others; `... parent @m1` as a part of another mesh
     mesh @m1 x=4                 another mesh. `mesh[tp=0]` and `@m1[x=0]` are slices
+    size $batch = 0..64 planned 8
+                                 a size that is left open, what it may be, and for which size
+                                 decisions are made. `0..` has no end; `size $batch` is `0..`
     given(scale=1.0)             what is no tensor in the example of the model, by path;
     defaults(mask=none)          what its `forward` has by default, and
     arguments("x", "scale")      what may be given by position. `example unknown`: none is noted
@@ -38,8 +41,8 @@ The lines:
       return %y, %z
 
 A TYPE is a dtype and a shape, with the mesh axes that split a dimension: `f32[8@dp, 9@(dp,tp)]`,
-`f32[(12@tp)(64)]` with sub-dimensions. Local shapes stand before their layout:
-`f32[dp * 4 + 1, 64] of [9@dp, 64]`. After it, in any order:
+`f32[(12@tp)(64)]` with sub-dimensions, `f32[$batch@dp, ($length + 1)@tp]` with open sizes. Local
+shapes stand before their layout: `f32[dp * 4 + 1, 64] of [9@dp, 64]`. After it, in any order:
 
     sum@tp                 pending a reduction
     replicated             has a layout that splits nothing. Without it: has no layout, unless it
@@ -57,7 +60,8 @@ A TYPE is a dtype and a shape, with the mesh axes that split a dimension: `f32[8
     loc("file", 12, "name")
 
 An OP is `kind(name=argument, ...)`. Arguments: `%x`, `[1, 2]`, `"text"`, `1.0`, `true`, `none`,
-`f32`, and integers, which may be rank expressions like `min(4, 9 - dp * 4)`. After it:
+`f32`, and integers, which may be expressions of the rank's place in the mesh and of open sizes,
+like `min(4, 9 - dp * 4)` or `$batch // 2`. After it:
 
     {m: 8@dp, k: 64@tp; body split; pending sum@tp(0, 1); on mesh[pp=0]}      its OpDist
     ~chosen   stage=1   microbatch=2   phase=backward   plan(save=cpu)   loc(...)

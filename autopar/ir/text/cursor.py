@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn, TypeVar
 
 from autopar.base.errors import InvalidInputError, near_misses
-from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.expression import IntExpr, Size
 from autopar.ir.expr.parse import ExprSyntaxError, parse_prefix
 from autopar.ir.text.words import IDENTIFIER, STRING, unquote
 
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 MAX_NESTING = 100
 
 _SKIPPED = re.compile(r"(?:\s+|#[^\n]*)*")
-_CULPRIT = re.compile(r'"(?:[^"\\\n]|\\.)*"?|%?[\w.]+|->|\S')
+_CULPRIT = re.compile(r'"(?:[^"\\\n]|\\.)*"?|[%$]?[\w.]+|->|\S')
 _INTEGER = re.compile(r"-?[0-9]{1,4000}")
 
 
@@ -43,10 +43,16 @@ class TextError(InvalidInputError):
 
 
 class Cursor:
-    """Reads tokens from a text. White space and `# comments` between them mean nothing."""
+    """Reads tokens from a text. White space and `# comments` between them mean nothing.
+
+    Attributes:
+        at: The position.
+        sizes: The open sizes that have been declared, by name.
+    """
 
     def __init__(self, text: str, source: str) -> None:
         self.at = 0
+        self.sizes: dict[str, Size] = {}
         self._text = text
         self._source = source
         self._nesting = 0
@@ -63,6 +69,25 @@ class Cursor:
     def looking_at(self, pattern: re.Pattern[str]) -> bool:
         """Returns whether a pattern matches here."""
         return pattern.match(self._text, self.at) is not None
+
+    def opens_group(self, inside: str, behind: str) -> bool:
+        """Returns whether a parenthesis opens here that has marks directly inside, or behind it.
+
+        Args:
+            inside: A mark that tells such a group, in no further parentheses.
+            behind: A mark that tells it by standing next behind the closing parenthesis.
+        """
+        if not self._text.startswith("(", self.at):
+            return False
+        depth = 0
+        for at in range(self.at, len(self._text)):
+            mark = self._text[at]
+            depth += (mark == "(") - (mark == ")")
+            if mark == inside and depth == 1:
+                return True
+            if depth == 0:
+                return self._text[at + 1 :].lstrip().startswith(behind)
+        return False
 
     def match(self, pattern: re.Pattern[str]) -> str | None:
         """Reads what a pattern matches here, if it does."""
@@ -131,9 +156,9 @@ class Cursor:
         return int(self.expect_match(_INTEGER, expected))
 
     def expr(self) -> IntExpr:
-        """Reads a rank expression."""
+        """Reads an expression."""
         try:
-            expr, self.at = parse_prefix(self._text, self.at)
+            expr, self.at = parse_prefix(self._text, self.at, self.sizes)
         except ExprSyntaxError as error:
             self.at = error.position
             self._skip()

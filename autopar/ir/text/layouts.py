@@ -5,6 +5,8 @@ A dimension, in programs, plans and messages:
     768                     not split
     8@dp, 8@(dp,tp)         over a mesh axis, over several, major to minor
     (12@tp)(64)             sub-dimensions, major to minor; () if there are none
+    $batch@dp, ($batch * 2)@dp, ($batch@dp)($length + 1)
+                            sizes that are open
 
 A dims_mapping, in options, annotation files and plans, has an entry per dimension:
 
@@ -24,6 +26,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from autopar.base.errors import AnnotationError
+from autopar.ir.expr.expression import IntExpr, Size, axes_of
 from autopar.ir.layout import MONOIDS, DimLayout, SubDim, dim_axes, dim_str
 from autopar.ir.text.cursor import Cursor, TextError
 from autopar.ir.text.words import word
@@ -38,10 +41,10 @@ NOT_SPLIT = ("None", "null")
 """Other words for -1."""
 
 QUOTED = re.compile('"')
-SUB_DIMS = re.compile(r"\(\s*(?:[0-9]+\s*[@)]|\))")
-"""Where a dimension begins that is written in sub-dimensions."""
-
+_SIZE = re.compile(r"-?[0-9]|[$(]|(?:min|max)\s*\(")
+_SUB_DIMS = re.compile(r"\(\s*(?:[0-9]+\s*[@)]|\))")
 _SEVERAL_SUB_DIMS = re.compile(r"\(\s*[0-9]+\s*(?:@\s*(?:\w+|\([^()]*\))\s*)?\)\s*\(")
+_OPEN_SUB_DIM = re.compile(r"\(\s*[$(0-9]")
 _AXIS_NUMBER = re.compile(r"-?[0-9]{1,18}\b")
 _AXIS_NAME = re.compile(r"[^\W\d]\w*|'[^']*'|\"[^\"]*\"")
 
@@ -59,17 +62,31 @@ class LayoutParser:
     def dim(self) -> DimLayout:
         """Reads one dimension of a layout, or a factor: `8@dp`, `(12@tp)(64)`."""
         cursor = self._cursor
-        if not cursor.looking_at(SUB_DIMS):
-            return (self.sub_dim(cursor.integer("a size")),)
+        if not self.at_sub_dims():
+            return (self.sub_dim(self.size()),)
         subs: list[SubDim] = []
         while cursor.sign("("):
             if cursor.sign(")"):
                 return ()
-            subs.append(self.sub_dim(cursor.integer("a size")))
+            subs.append(self.sub_dim(self.size()))
             cursor.expect(")")
         return tuple(subs)
 
-    def sub_dim(self, size: int) -> SubDim:
+    def at_sub_dims(self) -> bool:
+        """Returns whether a dimension begins here that is written in sub-dimensions."""
+        return self._cursor.looking_at(_SUB_DIMS) or self._cursor.opens_group("@", "(")
+
+    def size(self) -> IntExpr:
+        """Reads a global size: a number, or an expression of open sizes."""
+        cursor, start = self._cursor, self._cursor.at
+        if not cursor.looking_at(_SIZE):
+            cursor.fail_expecting("a size")
+        size = cursor.expr()
+        if axes := axes_of(size):
+            cursor.fail(f"a global size doesn't depend on mesh axes, as {min(axes)}", start)
+        return size
+
+    def sub_dim(self, size: IntExpr) -> SubDim:
         """Reads what follows a size: `@dp`, `@(dp,tp)`, or nothing."""
         if not self._cursor.sign("@"):
             return SubDim(size)
@@ -94,7 +111,9 @@ class LayoutParser:
         return self._cursor.listed(self._entry, "]")
 
     def _entry(self) -> Entry:
-        if self._cursor.looking_at(_SEVERAL_SUB_DIMS):
+        cursor = self._cursor
+        is_open = cursor.looking_at(_OPEN_SUB_DIM) and cursor.opens_group("@", "(")
+        if is_open or cursor.looking_at(_SEVERAL_SUB_DIMS):
             return self.dim()
         for opened, closing in CLOSING.items():
             if self._cursor.sign(opened):
@@ -117,16 +136,21 @@ class LayoutParser:
 
 
 @lru_cache(maxsize=1024)
-def parse_dims_mapping(text: str) -> tuple[Entry, ...]:
+def parse_dims_mapping(text: str, sizes: tuple[Size, ...] = ()) -> tuple[Entry, ...]:
     """Returns the entries of a dims_mapping.
 
         >>> parse_dims_mapping("[-1, tp, (dp,1), None]")
         (-1, 'tp', ('dp', 1), None)
 
+    Args:
+        text: The dims_mapping.
+        sizes: The open sizes that it may name.
+
     Raises:
         AnnotationError: If the text is not a bracketed list of such entries.
     """
     cursor = Cursor(text, "dims_mapping")
+    cursor.sizes.update((size.name, size) for size in sizes)
     try:
         entries = LayoutParser(cursor).dims_mapping()
         if not cursor.at_end():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.base.errors import AnnotationError, near_misses
+from autopar.ir.expr.expression import UNBOUNDED, Size, axes_of
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -29,6 +30,9 @@ from autopar.ir.text.parse_value import Declared, ValueParser
 from autopar.ir.text.signature import make_port
 from autopar.ir.text.words import KIND
 
+_SIZE = re.compile(r"size\b(?=\s*\$)")
+_SIZE_NAME = re.compile(r"\$[^\W\d]\w*")
+_NUMBER = re.compile(r"-?[0-9]")
 _DECLARATION = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")\s*%')
 _ALIAS = re.compile(r"alias\b(?=\s*%)")
 _RETURN = re.compile(r"return\b(?!\s*\()")
@@ -95,7 +99,29 @@ class _ProgramParser:
         if self._cursor.keyword("mesh"):
             self._mesh()
             return True
+        if self._cursor.match(_SIZE):
+            self._open_size()
+            return True
         return self._example_line()
+
+    def _open_size(self) -> None:
+        cursor, start = self._cursor, self._cursor.at
+        name = cursor.expect_match(_SIZE_NAME, "the name of an open size ($name)")[1:]
+        least, most = self._range() if cursor.sign("=") else (0, UNBOUNDED)
+        size = Size(name, least, most)
+        planned = cursor.integer() if cursor.keyword("planned") else size.planned
+        if name in cursor.sizes:
+            cursor.fail(f"open size {size} is declared twice", start)
+        cursor.sizes[name] = replace(size, planned=planned)
+
+    def _range(self) -> tuple[int, int]:
+        cursor, start = self._cursor, self._cursor.at
+        least = cursor.integer("the least that the size may be")
+        cursor.expect("..")
+        most = cursor.integer() if cursor.looking_at(_NUMBER) else UNBOUNDED
+        if not 0 <= least <= most:
+            cursor.fail(f"{least}..{most} is not a range of sizes", start)
+        return least, most
 
     def _example_line(self) -> bool:
         cursor, example = self._cursor, self._example or Example()
@@ -171,16 +197,15 @@ class _ProgramParser:
         self._cursor.expect(":")
         declared = ValueParser(self._parts, self._cursor, True).read(name, start, "activation")
         value = declared.value
-        shape = tuple(size for size in value.shape if isinstance(size, int))
-        if len(shape) != len(value.shape):
-            self._cursor.fail("the shape of a port is the global one, without expressions", start)
+        if any(map(axes_of, value.shape)):
+            self._cursor.fail("the shape of a port is the global one, without mesh axes", start)
         label = name if declared.label is None else declared.label
         box = declared.box or ()
         return Port(
             name,
             label,
             value.dtype,
-            shape,
+            value.shape,
             value.role,
             box,
             declared.fill,
@@ -356,10 +381,9 @@ class _FunctionParser:
 def _completed(result: Declared, op: Op) -> Value:
     """Returns a result with what goes without saying where its op has a choice."""
     value = result.value
-    if value.dist is None and op.dist is not None and not result.undistributed:
-        sizes = tuple(size for size in value.shape if isinstance(size, int))
-        if len(sizes) == len(value.shape):
-            value = replace(value, dist=Layout.replicated(op.dist.mesh, sizes))
+    is_assumed = value.dist is None and not result.undistributed
+    if is_assumed and op.dist is not None and not any(map(axes_of, value.shape)):
+        value = replace(value, dist=Layout.replicated(op.dist.mesh, value.shape))
     if value.dist is not None and not result.has_origin:
         value = replace(value, origin=op.origin)
     return value

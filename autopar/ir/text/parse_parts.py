@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autopar.base.errors import AnnotationError, Loc, near_misses
-from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.expression import IntExpr, axes_of, prod
 from autopar.ir.layout import DimLayout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -22,7 +22,7 @@ from autopar.ir.program import (
     Ref,
 )
 from autopar.ir.text.cursor import Cursor
-from autopar.ir.text.layouts import QUOTED, SUB_DIMS, LayoutParser
+from autopar.ir.text.layouts import QUOTED, LayoutParser
 from autopar.ir.text.print_parts import CONSTANTS, RESERVED
 from autopar.ir.text.signature import Box
 from autopar.ir.text.words import IDENTIFIER, VALUE_NAME
@@ -91,11 +91,11 @@ class PartsParser(LayoutParser):
     def shape_dim(self) -> tuple[IntExpr, DimLayout | None]:
         """Reads one dimension of a type: its size, and its layout if it tells one."""
         cursor = self._cursor
-        if cursor.looking_at(SUB_DIMS):
+        if self.at_sub_dims():
             dim = self.dim()
-            return math.prod(sub.size for sub in dim), dim
+            return prod(sub.size for sub in dim), dim
         size = cursor.expr()
-        if isinstance(size, int):
+        if not axes_of(size):
             sub = self.sub_dim(size)
             return size, (sub,) if sub.axes else None
         return size, None
@@ -257,7 +257,7 @@ class PartsParser(LayoutParser):
 
     def _box_dim(self) -> tuple[BoxDim, ...]:
         cursor = self._cursor
-        if not cursor.looking_at(_BOX_SUB_DIMS):
+        if not cursor.looking_at(_BOX_SUB_DIMS) and not cursor.opens_group("[", "("):
             return (self._box_sub(),)
         subs: list[BoxDim] = []
         while cursor.sign("("):
@@ -268,7 +268,7 @@ class PartsParser(LayoutParser):
         return tuple(subs)
 
     def _box_sub(self) -> BoxDim:
-        size = self._cursor.integer("a size")
+        size = self.size()
         if not self._cursor.sign("["):
             return BoxDim(size, 0, size)
         start = self._cursor.expr()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.base.errors import UNKNOWN
-from autopar.ir.expr.expression import Expr, IntExpr
+from autopar.ir.expr.expression import IntExpr, axes_of
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DTYPE_BYTES, ROLES, Arg, Part, Value
@@ -122,7 +122,7 @@ class ValueParser:
     def _dim(self, size: IntExpr, dim: DimLayout | None, at: int) -> DimLayout:
         if dim is not None:
             return dim
-        if isinstance(size, Expr):
+        if axes_of(size):
             self._cursor.fail("a local shape needs its layout behind it, `of [8@dp, 4]`", at)
         return (SubDim(size),)
 

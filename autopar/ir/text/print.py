@@ -21,10 +21,12 @@ from autopar.ir.text.print_parts import (
     op_clauses,
     port_clauses,
     port_line,
+    size_line,
     value_clauses,
 )
 from autopar.ir.text.signature import default_box, derived_signature, make_port
 from autopar.ir.text.words import IDENTIFIER, integers, kind, quote, value_name, word
+from autopar.ir.used_sizes import used_sizes
 
 MAX_ALIGNED = 56
 """Left-hand sides up to this width are padded to one column; longer ones stick out."""
@@ -158,6 +160,7 @@ def _header(program: Program, context: Context) -> Iterator[str]:
     told: set[ProcessMesh] = set()
     for mesh in _meshes(program):
         yield from _mesh_lines(mesh, context, told)
+    yield from map(size_line, used_sizes(program))
     yield from _example_lines(program.example)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autopar.base.errors import UNKNOWN, Loc
-from autopar.ir.expr.expression import Expr, axes_of
+from autopar.ir.expr.expression import UNBOUNDED, Binary, Expr, Size, axes_of
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DTYPE_BYTES, Arg, BoxDim, DType, Op, OpDist, Part, Port, Ref, Value
@@ -43,6 +43,12 @@ class Context:
     files: Mapping[str, str] = field(default_factory=dict)
     origins: bool = True
     locs: bool = True
+
+
+def size_line(size: Size) -> str:
+    """Returns the declaration of an open size: `size $batch = 0..64 planned 8`."""
+    most = "" if size.most == UNBOUNDED else size.most
+    return f"size {size} = {size.least}..{most} planned {size.planned}"
 
 
 def mesh_ref(mesh: ProcessMesh, context: Context) -> str:
@@ -238,4 +244,5 @@ def _box_dim(dim: Sequence[BoxDim]) -> str:
 def _box_sub(sub: BoxDim) -> str:
     if sub.start == 0 and sub.length == sub.size:
         return str(sub.size)
-    return f"{sub.size}[{sub.start}; {sub.length}]"
+    size = f"({sub.size})" if isinstance(sub.size, Binary) else str(sub.size)
+    return f"{size}[{sub.start}; {sub.length}]"

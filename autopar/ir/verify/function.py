@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autopar.ir.collectives import DECLARED, is_collective
-from autopar.ir.expr.expression import Expr, IntExpr, axes_of, evaluate
+from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shown, substitute
+from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -108,8 +109,10 @@ class _FunctionCheck:
 
     def _check_size(self, value: Value, size: IntExpr) -> None:
         if isinstance(size, Expr):
-            if self._program.level == "serial":
+            if self._program.level == "serial" and axes_of(size):
                 self._at(value, "shape", "global sizes in a serial program", f"the size {size}")
+            elif not can_exceed(size, -1):
+                self._at(value, "shape", "sizes that are at least 0", f"the size {size}")
             elif unknown := self._unknown_axes(size):
                 self._at(value, f"size {size}", f"axes of {self._program.mesh}", unknown)
         elif type(size) is not int or size < 0:
@@ -180,7 +183,7 @@ class _FunctionCheck:
         elif isinstance(arg, DType) and arg.name not in DTYPE_BYTES:
             self._at_op(op, f"argument {name}", one_of(arg.name, DTYPE_BYTES), repr(arg.name))
         elif isinstance(arg, Expr):
-            if self._program.level == "serial":
+            if self._program.level == "serial" and axes_of(arg):
                 self._at_op(op, f"argument {name}", "no rank expression in a serial program", arg)
             elif unknown := self._unknown_axes(arg):
                 self._at_op(op, f"argument {name}", f"axes of {self._program.mesh}", unknown)
@@ -229,12 +232,16 @@ class _FunctionCheck:
 def _local_problems(shape: tuple[IntExpr, ...], layout: Layout) -> Iterator[tuple[str, str]]:
     """Yields where a local shape isn't what a rank holds under the layout.
 
-    Compares values and not expressions, which may be written in many ways: on every process of a
-    small mesh, else on the first and the last one, of which only the last has a smaller part.
+    Compares what expressions of the rank's place are at places, since they may be written in many
+    ways: on every process of a small mesh, else on the first and the last one, of which only the
+    last has a smaller part. What is left there depends on open sizes, and is compared as it is
+    written: a few sizes would tell nothing of the others.
     """
     expected = layout.local_shape
     if len(shape) != len(expected):
         yield f"a shape of {len(expected)} dimensions", f"one of {len(shape)}"
+        return
+    if shape == expected:
         return
     mesh = layout.mesh
     for position in range(mesh.size) if mesh.size <= 16 else (0, mesh.size - 1):
@@ -242,11 +249,11 @@ def _local_problems(shape: tuple[IntExpr, ...], layout: Layout) -> Iterator[tupl
         used = {axis for size in shape for axis in axes_of(size)}
         if not used <= coords.keys():
             return
-        want = [evaluate(size, coords) for size in expected]
-        have = [evaluate(size, coords) for size in shape]
+        want = [substitute(size, coords) for size in expected]
+        have = [substitute(size, coords) for size in shape]
         if want != have:
             place = ", ".join(f"{axis}={at}" for axis, at in coords.items())
-            yield f"the local shape {want} of {layout} at {place}", str(have)
+            yield f"the local shape {shown(want)} of {layout} at {place}", shown(have)
             return
 
 

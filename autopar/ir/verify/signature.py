@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from itertools import pairwise
 
-from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.expression import IntExpr, Size, axes_of, prod, shown
+from autopar.ir.expr.facts import is_at_least
 from autopar.ir.program import LEVELS, Arg, Function, Op, Part, Port, Program, Ref, Value
 from autopar.ir.text.words import value_name
+from autopar.ir.used_sizes import used_sizes
 from autopar.ir.verify.function import type_of, type_str
 from autopar.ir.verify.problems import Problems, one_of
 
@@ -23,6 +25,7 @@ def check_signature(program: Program, problems: Problems) -> None:
     for name, function in program.functions.items():
         if name != function.name:
             problems.add(f"the function filed as {name!r}", "its name", repr(function.name))
+    _check_open_sizes(program, problems)
     if "main" not in program.functions:
         problems.add("the program", "a function 'main'", sorted(program.functions))
         return
@@ -32,6 +35,23 @@ def check_signature(program: Program, problems: Problems) -> None:
         main = program.main
         _check_ports(signature.inputs, main.inputs, "inputs", program, problems)
         _check_ports(signature.outputs, main.outputs, "outputs", program, problems)
+
+
+def _check_open_sizes(program: Program, problems: Problems) -> None:
+    sizes = used_sizes(program)
+    for size in sizes:
+        if not size.name.isidentifier():
+            problems.add("an open size", "an identifier as its name", repr(size.name))
+        if not 0 <= size.least <= size.most:
+            got = f"{size.least}..{size.most}"
+            problems.add(f"open size {size}", "a range of numbers >= 0", got)
+    for one, other in pairwise(sizes):
+        if one.name == other.name:
+            problems.add(f"open size {one}", f"one range, {_range(one)}", _range(other))
+
+
+def _range(size: Size) -> str:
+    return f"{size.least}..{size.most} planned {size.planned}"
 
 
 def _check_ports(
@@ -53,18 +73,20 @@ def _check_port(port: Port, value: Value, level: str, problems: Problems) -> Non
     if port.dtype != value.dtype:
         problems.add(f"{subject}: dtype", f"that of the value, {value.dtype}", port.dtype)
     if level == "serial" and port.shape != value.shape:
-        problems.add(f"{subject}: shape", list(value.shape), list(port.shape))
+        problems.add(f"{subject}: shape", shown(value.shape), shown(port.shape))
+    if any(map(axes_of, port.shape)):
+        problems.add(f"{subject}: shape", "global sizes", shown(port.shape))
     scalar = not port.shape
     if len(port.shape) != len(value.shape) and not (scalar and value.shape == (0,)):
-        problems.add(f"{subject}: shape", f"{len(value.shape)} dimensions", list(port.shape))
-    boxed = tuple(math.prod(sub.size for sub in dim) for dim in port.box)
+        problems.add(f"{subject}: shape", f"{len(value.shape)} dimensions", shown(port.shape))
+    boxed = tuple(prod(sub.size for sub in dim) for dim in port.box)
     if port.box and boxed != port.shape and not (scalar and boxed == (1,)):
-        problems.add(f"{subject}: box", f"one of a tensor {list(port.shape)}", list(boxed))
+        problems.add(f"{subject}: box", f"one of a tensor {shown(port.shape)}", shown(boxed))
     for name, option in port.options:
         if not _is_plain(option):
             problems.add(f"{subject}: option {name}", "a plain value", option)
     if port.part is not None and not _fits(port.shape, port.part):
-        expected = f"one of {list(port.shape)} within a tensor {list(port.part.shape)}"
+        expected = f"one of {shown(port.shape)} within a tensor {list(port.part.shape)}"
         problems.add(f"{subject}: part", expected, f"one from {list(port.part.start)}")
 
 
@@ -74,11 +96,11 @@ def _is_plain(option: Arg) -> bool:
     return option is None or isinstance(option, (bool, int, float, str))
 
 
-def _fits(shape: Sequence[int], part: Part) -> bool:
+def _fits(shape: Sequence[IntExpr], part: Part) -> bool:
     if not len(shape) == len(part.start) == len(part.shape):
         return False
     dims = zip(part.start, shape, part.shape, strict=True)
-    return all(start + size <= whole for start, size, whole in dims)
+    return all(is_at_least(whole, size + start) for start, size, whole in dims)
 
 
 def _names(names: Sequence[str]) -> str:

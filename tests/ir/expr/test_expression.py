@@ -19,6 +19,7 @@ from autopar.ir.expr.expression import (
     maximum,
     minimum,
     multiply,
+    sizes_of,
 )
 from autopar.ir.expr.parse import parse, parse_prefix
 from tests.ir import strategies
@@ -26,15 +27,17 @@ from tests.ir import strategies
 TP, DP = Coord("tp"), Coord("dp")
 FOLDING = {"+": add, "*": multiply, "//": floordiv, "min": minimum, "max": maximum}
 
-exprs = strategies.exprs(("tp", "dp"))
+OPEN = {size.name: size for size in strategies.OPEN}
+
+exprs = strategies.exprs(("tp", "dp"), strategies.OPEN)
 coords = st.fixed_dictionaries(
-    {axis: st.integers(min_value=0, max_value=6) for axis in ("tp", "dp")}
+    {name: st.integers(min_value=0, max_value=6) for name in ("tp", "dp", *map(str, OPEN.values()))}
 )
 
 
 @given(exprs)
 def test_an_expression_comes_back_as_it_was(expr: IntExpr) -> None:
-    assert repr(parse(str(expr))) == repr(expr)
+    assert repr(parse(str(expr), OPEN)) == repr(expr)
 
 
 @given(st.sampled_from(sorted(FOLDING)), exprs, exprs, coords)
@@ -51,8 +54,8 @@ def test_folding_keeps_the_value(op: str, lhs: IntExpr, rhs: IntExpr, at: dict[s
 
 
 @given(exprs, coords)
-def test_only_the_axes_of_an_expression_matter(expr: IntExpr, at: dict[str, int]) -> None:
-    used = axes_of(expr)
+def test_only_the_axes_and_sizes_of_an_expression_matter(expr: IntExpr, at: dict[str, int]) -> None:
+    used = {*axes_of(expr), *map(str, sizes_of(expr))}
     try:
         value = evaluate(expr, at)
     except ZeroDivisionError:

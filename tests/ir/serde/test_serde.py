@@ -19,7 +19,7 @@ from autopar.ir import program_pb2 as pb
 from autopar.ir import serde
 from autopar.ir.builds.manifest import Manifest
 from autopar.ir.deployment import Deployment, RankEntry
-from autopar.ir.expr.expression import Binary, Coord, IntExpr
+from autopar.ir.expr.expression import Binary, Coord, IntExpr, Size
 from autopar.ir.layout import Layout, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DType, Function, Op, Program, Ref, Value
@@ -155,6 +155,11 @@ def nested(depth: int) -> tuple[object, ...]:
     return inner
 
 
+def add_size(program: pb.Program, least: int, most: int) -> None:
+    """Adds an open size that is called as the program is."""
+    program.exprs.add(kind=pb.Expr.SIZE, name=program.name, least=least, most=most)
+
+
 def chain(depth: int) -> IntExpr:
     expr: IntExpr = Coord("tp")
     for _ in range(depth):
@@ -172,6 +177,13 @@ def chain(depth: int) -> IntExpr:
         (with_op(args=(("sizes", nested(5000)),)), "is too deep a list"),
         (with_op(args=(("start", chain(200)),)), "a rank expression is 101 deep"),
         (with_op(args=(("start", chain(5000)),)), "can't be stored"),
+        (
+            with_op(args=(("sizes", (Size("b"), Size("b", 1))),)),
+            r"can't be stored: there are two different open sizes \$b",
+        ),
+        (with_op(args=(("size", Size("b c")),)), "an open size can't be called 'b c'"),
+        (with_op(args=(("size", Size("b", 3, 2)),)), r"open size \$b is at least 3 and at most 2"),
+        (with_op(args=(("size", Size("b", -1)),)), "can't be stored"),
         (with_op(args=(("start", Binary("+", Coord("tp"), 1 << 70)),)), "can't be stored"),
         (Program({"main": Function("f", (), (), {}, ())}), "main is filed under a wrong name"),
         (
@@ -208,9 +220,9 @@ def envelope(**fields: object) -> bytes:
         (envelope(), r"m\.pb: has no content; the file is truncated"),
         (envelope(manifest=pb.Manifest()), r"m\.pb: holds a manifest, not a program"),
         (
-            envelope(format_version=10, minimum_reader_version=9, program=pb.Program()),
-            r"m\.pb: has format version 10 and needs a reader of version 9 or newer, this is"
-            r" version 8; update autopar",
+            envelope(format_version=11, minimum_reader_version=10, program=pb.Program()),
+            r"m\.pb: has format version 11 and needs a reader of version 10 or newer, this is"
+            r" version 9; update autopar",
         ),
     ],
 )
@@ -221,7 +233,7 @@ def test_foreign_bytes_are_refused(data: bytes, message: str) -> None:
 
 def test_a_newer_format_that_old_readers_understand_is_read() -> None:
     file = pb.File.FromString(program_to_bytes(COMPLETED))
-    file.format_version = 9
+    file.format_version = 10
     # A field that this version doesn't know: number 1000, a varint.
     assert program_from_bytes(file.SerializeToString() + b"\xc0\x3e\x01") == COMPLETED
 
@@ -231,6 +243,21 @@ def test_only_files_with_parts_need_a_reader_that_knows_them() -> None:
         program = parse_program(f"program serial parameter %w: f32[4]{part} return %w")
         file = pb.File.FromString(serde.program_to_bytes(program))
         assert file.minimum_reader_version == oldest
+
+
+def test_only_files_with_open_sizes_need_a_reader_that_knows_them() -> None:
+    for size, versions in (("4", (8, 2)), ("$batch", (9, 9))):
+        program = parse_program(f"program serial size $batch input %x: f32[{size}] return %x")
+        file = pb.File.FromString(program_to_bytes(program))
+        assert (file.format_version, file.minimum_reader_version) == versions
+
+
+def test_numbers_keep_their_bytes_where_sizes_may_be_open_now() -> None:
+    """A size of a layout, a box and a port is a varint, as it was when it was unsigned."""
+    box = pb.Signature.BoxDim(size=300, start=1, length=2)
+    assert box.SerializeToString() == b"\x08\xac\x02\x10\x02\x18\x04"
+    assert pb.Dim.SubDim(size=300).SerializeToString() == b"\x08\xac\x02"
+    assert pb.Signature.Port(shape=[300]).SerializeToString() == b"\x22\x02\xac\x02"
 
 
 def test_every_truncation_is_refused() -> None:
@@ -297,6 +324,20 @@ Edit = Callable[[pb.Program], object]
         (lambda p: p.meshes.add(parent=1).slice.SetInParent(), "mesh has no axis ''"),
         (lambda p: p.exprs.add(kind=99), "unknown kind of expression 99"),
         (lambda p: p.exprs.add(kind=pb.Expr.ADD, lhs=-1, rhs=0), "no expression number 0"),
+        (lambda p: p.exprs.add(kind=pb.Expr.SIZE), "an open size can't be called ''"),
+        (lambda p: add_size(p, 3, 2), r"open size \$mlp is at least 3 and at most 2"),
+        (
+            lambda p: (add_size(p, 3, 4), add_size(p, 3, 5)),
+            r"there are two different open sizes \$mlp",
+        ),
+        (
+            lambda p: p.layouts[0].dims[0].sub_dims[0].__setattr__("size", -99),
+            "there is no expression number 98",
+        ),
+        (
+            lambda p: p.signature.inputs[0].shape.__setitem__(0, -99),
+            "there is no expression number 98",
+        ),
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused(edit: Edit, message: str) -> None:

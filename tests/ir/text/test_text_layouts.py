@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 
 from autopar.base.errors import AnnotationError
-from autopar.ir.layout import Layout, SubDim
-from autopar.ir.text.cursor import Cursor
+from autopar.ir.expr.expression import ceildiv, maximum
+from autopar.ir.layout import DimLayout, Layout, SubDim
+from autopar.ir.text.cursor import Cursor, TextError
 from autopar.ir.text.layouts import (
     Entry,
     LayoutParser,
@@ -15,7 +16,9 @@ from autopar.ir.text.layouts import (
     dims_mapping_text,
     parse_dims_mapping,
 )
-from tests.ir.strategies import layouts, meshes
+from tests.ir.strategies import OPEN, layouts, meshes
+
+BATCH, LENGTH = OPEN[:2]
 
 
 @given(meshes().flatmap(layouts))
@@ -30,6 +33,49 @@ def test_what_is_written_is_read(layout: Layout) -> None:
 def test_dimensions_are_read_as_they_are_written(layout: Layout) -> None:
     for dim in layout.dims:
         assert LayoutParser(Cursor(dim_text(dim), "text")).dim() == dim
+
+
+@given(meshes().flatmap(lambda mesh: layouts(mesh, open_sizes=OPEN)))
+def test_dimensions_of_open_sizes_are_read_as_they_are_written(layout: Layout) -> None:
+    for dim in layout.dims:
+        cursor = Cursor(f"{dim_text(dim)}, 3", "text")
+        cursor.sizes.update((size.name, size) for size in OPEN)
+        assert LayoutParser(cursor).dim() == dim
+        assert cursor.sign(",")
+
+
+@pytest.mark.parametrize(
+    ("dim", "text"),
+    [
+        ((SubDim(BATCH),), "$batch"),
+        ((SubDim(BATCH, ("dp",)),), "$batch@dp"),
+        ((SubDim(BATCH * 2 + 1),), "$batch * 2 + 1"),
+        ((SubDim(BATCH * 2, ("dp", "tp")),), "($batch * 2)@(dp,tp)"),
+        ((SubDim(ceildiv(BATCH, 2), ("dp",)),), "(($batch + 1) // 2)@dp"),
+        ((SubDim(maximum(BATCH, 2), ("dp",)),), "(max($batch, 2))@dp"),
+        ((SubDim(BATCH, ("dp",)), SubDim(LENGTH)), "($batch@dp)($length)"),
+        ((SubDim(BATCH + 1, ("dp",)), SubDim(4)), "(($batch + 1)@dp)(4)"),
+        ((SubDim(4), SubDim(BATCH * 2)), "(4)($batch * 2)"),
+    ],
+)
+def test_what_dimensions_of_open_sizes_look_like(dim: DimLayout, text: str) -> None:
+    assert dim_text(dim) == text
+    assert parse_dims_mapping(f"[tp, {text}]", OPEN)[1] == dim if len(dim) > 1 else True
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("$batch@dp", "expected an open size that is declared, got $batch"),
+        ("tp@dp", "expected a size, got tp"),
+        ("(tp + 1)@dp", "a global size doesn't depend on mesh axes, as tp"),
+        ("(4)(min(tp, 2)@dp)", "a global size doesn't depend on mesh axes, as tp"),
+    ],
+)
+def test_what_is_no_global_size(text: str, what: str) -> None:
+    with pytest.raises(TextError) as error:
+        LayoutParser(Cursor(text, "text")).dim()
+    assert error.value.what == what
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,20 @@ import math
 import pytest
 
 from autopar.base.errors import UNKNOWN, Loc
-from autopar.ir.expr.expression import Coord, maximum, minimum
+from autopar.ir.expr.expression import UNBOUNDED, Coord, IntExpr, Size, maximum, minimum
 from autopar.ir.layout import Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
+    BoxDim,
     DType,
     Function,
     Op,
     OpDist,
     Pending,
+    Port,
     Program,
     Ref,
+    Signature,
     Value,
 )
 from autopar.ir.text import (
@@ -98,6 +101,84 @@ def test_a_local_shape_stands_before_its_layout() -> None:
     value = Value("x", "f32", layout.local_shape, "input", layout)
     text = "f32[max(0, min(5, dp * -5 + 9)), 4] of [9@dp, 4] box [9[dp; 2], 4]"
     assert value_of(text, "program partitioned mesh dp=2, tp=4") == value
+
+
+BATCH = Size("batch", 0, 64, 16)
+OPEN = "mesh dp=2, tp=4 size $batch = 0..64 planned 16"
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dims"),
+    [
+        ("f32[$batch, 4]", (BATCH, 4), None),
+        ("f32[$batch, 4] replicated", (BATCH, 4), (SubDim(BATCH), SubDim(4))),
+        ("f32[$batch@dp, 4]", (BATCH, 4), (SubDim(BATCH, ("dp",)), SubDim(4))),
+        ("f32[$batch + 1, 4@tp]", (BATCH + 1, 4), (SubDim(BATCH + 1), SubDim(4, ("tp",)))),
+        ("f32[($batch + 1)@dp, 4]", (BATCH + 1, 4), (SubDim(BATCH + 1, ("dp",)), SubDim(4))),
+        ("f32[($batch + 1) // 2, 4]", ((BATCH + 1) // 2, 4), None),
+        ("f32[min($batch, 2), 4]", (minimum(BATCH, 2), 4), None),
+    ],
+)
+def test_types_of_open_sizes(
+    text: str, shape: tuple[IntExpr, ...], dims: tuple[SubDim, ...] | None
+) -> None:
+    layout = None if dims is None else Layout(MESH, tuple((sub,) for sub in dims))
+    assert value_of(text, OPEN) == Value("x", "f32", shape, "input", layout)
+    program = parse_program(f"program serial {OPEN}\nfunc main {{ input %x: {text} return }}")
+    assert f"  input %x: {text}\n" in print_program(program)
+
+
+def test_sub_dimensions_of_open_sizes() -> None:
+    value = value_of("f32[($batch@dp)($batch + 1)]", OPEN)
+    dim = (SubDim(BATCH, ("dp",)), SubDim(BATCH + 1))
+    assert value == Value("x", "f32", (BATCH * (BATCH + 1),), "input", Layout(MESH, (dim,)))
+
+
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [
+        ("size $batch = 0..64 planned 16", BATCH),
+        ("size $batch = 2.. planned 16", Size("batch", 2, UNBOUNDED, 16)),
+        ("size $batch = 2..2 planned 2", Size("batch", 2, 2, 2)),
+    ],
+)
+def test_open_sizes_are_declared_before_they_are_used(line: str, size: Size) -> None:
+    text = f"program serial\n{line}\n\nfunc main {{\n  input %x: f32[$batch]\n  return\n}}\n"
+    program = parse_program(text)
+    assert program.main.values["x"].shape == (size,)
+    assert print_program(program) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [
+        ("size $batch", Size("batch")),
+        ("size $batch = 1..9", Size("batch", 1, 9)),
+        ("size $batch planned 4", Size("batch", planned=4)),
+    ],
+)
+def test_declarations_of_open_sizes_by_hand_may_be_shorter(line: str, size: Size) -> None:
+    assert value_of("f32[$batch]", line).shape == (size,)
+
+
+def test_all_open_sizes_that_a_program_uses_are_declared_by_name() -> None:
+    """Wherever they are used: in a shape, a layout, an argument, a choice, a port."""
+    sizes = [Size(name) for name in "fedcba"]
+    layout = Layout(MESH, ((SubDim(sizes[1]),),))
+    values = {
+        "x": Value("x", "f32", (sizes[0],), "input"),
+        "y": Value("y", "f32", (4,), "input", layout),
+    }
+    choice = OpDist(MESH, (("m", (SubDim(sizes[3]),)),))
+    op = Op("some.op", (("list", (1, (sizes[2],))),), (), choice)
+    box = ((BoxDim(1, 0, 1), BoxDim(sizes[5], 0, sizes[5])),)
+    port = Port("y", "y", "f32", (sizes[4],), "input", box)
+    main = Function("main", tuple(values), (), values, (op,))
+    program = Program({"main": main}, Signature((port,)), MESH)
+    text = print_program(program)
+    declared = "\n".join(f"size ${name} = 0.. planned 8" for name in "abcdef")
+    assert text.startswith(f"program serial\nmesh dp=2, tp=4\n{declared}\n\n")
+    assert parse_program(text) == program
 
 
 ARGUMENTS = [

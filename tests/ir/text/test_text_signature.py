@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.ir.expr.expression import Coord
+from autopar.ir.expr.expression import Coord, Size
 from autopar.ir.program import (
     BoxDim,
     Part,
@@ -49,6 +49,23 @@ def test_a_partitioned_program_derives_boxes_from_layouts() -> None:
         (BoxDim(8, Coord("tp") * 2, 2),),
         (BoxDim(2, 0, 2), BoxDim(3, 0, 3)),
     )
+
+
+def test_ports_may_have_open_sizes() -> None:
+    lines = (
+        "size $batch = 0.. planned 8\n\nfunc main {\n"
+        "  input %x: f32[2, 6] box [$batch[tp * 2; 2], (2)(($batch * 2)[tp; 1])]\n  return %x\n"
+    )
+    text = f"program executable\n{lines}}}\n"
+    signature = parse_program(text).signature
+    batch = Size("batch")
+    assert signature.inputs[0].shape == (batch, batch * 4)
+    assert signature.inputs[0].box == (
+        (BoxDim(batch, Coord("tp") * 2, 2),),
+        (BoxDim(2, 0, 2), BoxDim(batch * 2, Coord("tp"), 1)),
+    )
+    assert signature.outputs[0].shape == (2, 6)
+    assert print_program(parse_program(text)) == text
 
 
 def test_boxes_are_written_where_nothing_tells_them() -> None:

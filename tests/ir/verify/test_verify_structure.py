@@ -8,10 +8,10 @@ from textwrap import dedent
 import pytest
 
 from autopar.base.errors import VerificationError
-from autopar.ir.expr.expression import Coord
-from autopar.ir.layout import Layout, Origin
+from autopar.ir.expr.expression import Coord, Size, ceildiv
+from autopar.ir.layout import Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Function, Op, Program, Ref, Value
+from autopar.ir.program import Function, Op, Port, Program, Ref, Signature, Value
 from autopar.ir.text import parse_program
 from autopar.ir.verify import verify_structure
 from tests.ir import programs
@@ -232,6 +232,149 @@ def test_ports_of_local_values_have_as_many_dimensions() -> None:
 )
 def test_layouts(text: str, message: str) -> None:
     assert any(message in problem for problem in problems_of(text))
+
+
+OPEN = """
+program partitioned
+mesh tp=4
+size $batch
+size $length = 1..64 planned 16
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "input %x: f32[$batch, 4] of [($batch * 4)@tp, 4]",
+        "input %x: f32[$batch * 4] of [($batch * 16)@tp]",
+        "input %x: f32[4 * (1 + $batch) - 4] of [($batch * 16)@tp]",
+        "input %x: f32[($batch + 3) // 4 - tp * 0] of [(($batch + 3) // 4 * 4)@tp]",
+        "input %x: f32[$batch, 16] of [$batch, 64@tp]",
+        "input %x: f32[min($length, 16)]",
+    ],
+)
+def test_local_shapes_of_open_sizes_are_compared_as_expressions(text: str) -> None:
+    assert problems_of(f"{OPEN} signature {{}} {text} return") == ()
+
+
+def test_the_local_shape_that_a_layout_of_open_sizes_tells_is_right() -> None:
+    batch, mesh = Size("batch"), ProcessMesh.of_shape((2, 3), ("dp", "tp"))
+    for size in (batch, batch * 3, batch + 1, ceildiv(batch, 2), 7):
+        for axes in (("dp",), ("tp",), ("tp", "dp")):
+            layout = Layout(mesh, ((SubDim(size, axes), SubDim(batch)), (SubDim(5),)))
+            value = Value("x", "f32", layout.local_shape, "input", layout)
+            main = Function("main", ("x",), (), {"x": value}, ())
+            program = Program({"main": main}, mesh=mesh, level="partitioned")
+            assert problems_of(program) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "input %x: f32[$batch] of [$batch@tp]",
+            "the local shape [max(0, min(($batch + 3) // 4, $batch))] of [$batch@tp] at tp=0, got"
+            " [$batch]",
+        ),
+        (
+            "input %x: f32[$batch] of [$length]",
+            "expected the local shape [$length] of [$length] at tp=0, got [$batch]",
+        ),
+        (
+            "input %x: f32[$batch] of [($batch * 2)]",
+            "expected the local shape [$batch * 2] of [$batch * 2] at tp=0, got [$batch]",
+        ),
+        ("input %x: f32[0 - $length]", "expected sizes that are at least 0, got the size $length"),
+        ("input %x: f32[$length + dp]", "%x: size $length + dp: expected axes of tp=4, got dp"),
+        ("some.op(a=$length + dp)", "argument a: expected axes of tp=4, got dp"),
+    ],
+)
+def test_open_sizes_of_partitioned_programs(text: str, message: str) -> None:
+    (problem,) = problems_of(f"{OPEN} signature {{}} {text} return")
+    assert message in problem
+
+
+SERIAL = "mesh tp=2 size $batch size $length = 1..64"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "input %x: f32[$batch] return",
+        "input %x: f32[$batch@tp, $batch * 2] return",
+        "%x: f32[$batch] = some.op(size=[$batch, $batch * 2 - 1]) return",
+        'func main { input %x: f32[$batch] call(callee="f", operands=[%x]) return }'
+        " func f { input %y: f32[$batch] return }",
+        'input %x: f32[$length] part "w" [100] from [36] return',
+    ],
+)
+def test_serial_programs_may_have_open_sizes(text: str) -> None:
+    assert problems_of(f"{SERIAL} {text}") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "signature {} input %x: f32[$batch + tp] return",
+            "%x: shape: expected global sizes in a serial program, got the size $batch + tp",
+        ),
+        (
+            "some.op(a=$batch + tp) return",
+            "argument a: expected no rank expression in a serial program, got $batch + tp",
+        ),
+        (
+            "signature {} input %x: f32[$length] of [$batch@tp] return",
+            "layout is for shape [$batch], the tensor has [$length]",
+        ),
+        (
+            "signature { input %x: f32[$length] input } input %x: f32[$batch] return",
+            "port %x: shape: expected [$batch], got [$length]",
+        ),
+        (
+            "signature { input %x: f32[$batch] input box [$batch[0; 1], 2] }"
+            " input %x: f32[$batch] return",
+            "port %x: box: expected one of a tensor [$batch], got [$batch, 2]",
+        ),
+        (
+            'input %x: f32[$length] part "w" [99] from [36] return',
+            "port %x: part: expected one of [$length] within a tensor [99], got one from [36]",
+        ),
+        (
+            'func main { input %x: f32[$batch] call(callee="f", operands=[%x]) return }'
+            " func f { input %y: f32[$length] return }",
+            "operands, position 0: expected f32[$length], got f32[$batch]",
+        ),
+    ],
+)
+def test_open_sizes_of_serial_programs(text: str, message: str) -> None:
+    (problem,) = problems_of(f"{SERIAL} {text}")
+    assert message in problem
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            (Size("b"), Size("b", 1, 2, 2)),
+            "open size $b: expected one range, 0..2147483647 planned 8, got 1..2 planned 2",
+        ),
+        ((Size("b c"),), "an open size: expected an identifier as its name, got 'b c'"),
+        ((Size("b", 3, 2),), "open size $b: expected a range of numbers >= 0, got 3..2"),
+        ((Size("b", -1, 2),), "open size $b: expected a range of numbers >= 0, got -1..2"),
+    ],
+)
+def test_what_open_sizes_are(sizes: tuple[Size, ...], message: str) -> None:
+    (problem,) = problems_of(with_op(args=(("self", Ref("x")), ("sizes", sizes))))
+    assert problem == message
+
+
+def test_the_shape_of_a_port_is_global() -> None:
+    port = Port("x", "x", "f32", (Coord("tp"),), "input")
+    value = Value("x", "f32", (Coord("tp"),), "input")
+    main = Function("main", ("x",), (), {"x": value}, ())
+    program = Program({"main": main}, Signature((port,)), level="executable")
+    assert problems_of(program) == ("port %x: shape: expected global sizes, got [tp]",)
 
 
 def test_a_part_of_the_mesh_is_within_it() -> None:

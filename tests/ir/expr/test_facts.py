@@ -1,0 +1,111 @@
+"""Facts about expressions: what is said of all sizes and ranks holds of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autopar.ir.expr.expression import Coord, IntExpr, Size, evaluate, maximum, minimum
+from autopar.ir.expr.facts import Bounds, bounds, can_exceed, divides, is_at_least, may_be
+from tests.ir import strategies
+
+BATCH, LENGTH = Size("batch"), Size("length", 1, 64, 16)
+TP = Coord("tp")
+
+exprs = strategies.exprs(("tp",), strategies.OPEN)
+small = st.integers(min_value=-3, max_value=9)
+places = st.fixed_dictionaries(
+    {
+        "tp": st.integers(min_value=0, max_value=9),
+        **{str(size): st.integers(size.least, min(size.most, 1 << 20)) for size in strategies.OPEN},
+    }
+)
+
+
+def value(expr: IntExpr, place: Mapping[str, int]) -> int | None:
+    """The value of an expression; None if it divides by 0 there."""
+    try:
+        return evaluate(expr, place)
+    except ZeroDivisionError:
+        return None
+
+
+@given(exprs, places)
+def test_bounds_hold(expr: IntExpr, place: Mapping[str, int]) -> None:
+    least, most = bounds(expr)
+    found = value(expr, place)
+    assert found is None or least <= found <= most
+
+
+@given(exprs, small, places)
+def test_what_is_said_holds(expr: IntExpr, number: int, place: Mapping[str, int]) -> None:
+    found = value(expr, place)
+    if found is None:
+        return
+    assert found >= number or not is_at_least(expr, number)
+    assert found <= number or can_exceed(expr, number)
+    assert found != number or may_be(expr, number)
+    assert number <= 0 or found % number == 0 or not divides(number, expr)
+
+
+@given(exprs, exprs, places)
+def test_what_is_never_smaller_is_not(
+    one: IntExpr, other: IntExpr, place: Mapping[str, int]
+) -> None:
+    found, least = value(one, place), value(other, place)
+    if found is not None and least is not None and is_at_least(one, other):
+        assert found >= least
+
+
+@given(st.integers(), st.integers())
+def test_of_numbers_all_is_known(number: int, other: int) -> None:
+    assert bounds(number) == (number, number)
+    assert is_at_least(number, other) == (number >= other)
+    assert can_exceed(number, other) == (number > other)
+    assert may_be(number, other) == (number == other)
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        (LENGTH, (1, 64)),
+        (LENGTH * 2 + 1, (3, 129)),
+        (3 - LENGTH, (-61, 2)),
+        (LENGTH // 2, (0, 32)),
+        (minimum(LENGTH, 8), (1, 8)),
+        (maximum(LENGTH, TP), (1, math.inf)),
+        (LENGTH - TP, (-math.inf, 64)),
+        (LENGTH // TP, (-math.inf, math.inf)),
+        (LENGTH // (TP + 1), (0, 64)),
+    ],
+)
+def test_bounds(expr: IntExpr, expected: Bounds) -> None:
+    assert bounds(expr) == expected
+
+
+@pytest.mark.parametrize(
+    ("divisor", "expr", "expected"),
+    [
+        (2, BATCH * 4, True),
+        (2, BATCH * 4 + 2, True),
+        (2, BATCH * 4 + 1, False),
+        (2, BATCH, False),
+        (2, BATCH * LENGTH * 6 + LENGTH * 2, True),
+        (4, BATCH // 2 * 4, True),
+        (3, 9, True),
+        (3, 8, False),
+    ],
+)
+def test_what_divides_every_value(divisor: int, expr: IntExpr, expected: bool) -> None:
+    assert divides(divisor, expr) is expected
+
+
+def test_sizes_of_the_same_name_are_compared_as_expressions() -> None:
+    assert is_at_least(BATCH * 2, BATCH)
+    assert is_at_least(BATCH + LENGTH, BATCH + 1)
+    assert not is_at_least(BATCH, LENGTH)
+    assert not is_at_least(BATCH + 1, BATCH * 2)
