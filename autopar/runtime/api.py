@@ -45,6 +45,7 @@ from autopar.runtime.files.tensors import read_arrays, save_arrays
 from autopar.runtime.init.initialize import MakeModel
 from autopar.runtime.job.launcher import launch
 from autopar.runtime.job.processes import Processes
+from autopar.runtime.ports.open_inputs import at_inputs
 from autopar.runtime.ports.ports import (
     Arrays,
     complete_inputs,
@@ -336,8 +337,9 @@ def _run_virtual(
 ) -> dict[str, Tensor]:
     found = read_build(build)
     tensors = labelled_inputs(found.serial, inputs)
+    _, deployment = at_inputs(found.serial, found.deployment, tensors)
     with WeightFile(build=found) as weights:
-        mesh = VirtualMesh(found.deployment, weights)
+        mesh = VirtualMesh(deployment, weights)
     return mesh.run(tensors, updates=updates, write=True)
 
 
@@ -347,7 +349,8 @@ def _run_serial(
     found = read_build(build)
     tensors = labelled_inputs(found.serial, inputs)
     _check_device(device)
-    return run_serial(found.serial, _all_weights(found), tensors, device=device)
+    serial, _ = at_inputs(found.serial, found.deployment, tensors)
+    return run_serial(serial, _all_weights(found), tensors, device=device)
 
 
 def verify(
@@ -376,9 +379,10 @@ def verify(
     tensors = labelled_inputs(found.serial, inputs)
     check_weights(found)
     whole = _all_weights(found)
+    serial, deployment = at_inputs(found.serial, found.deployment, tensors)
     with WeightFile(build=found) as weights:
-        mesh = VirtualMesh(found.deployment, weights)
-    return verify_mesh(found.serial, whole, mesh, tensors, forced=per_op, tolerance=tolerance)
+        mesh = VirtualMesh(deployment, weights)
+    return verify_mesh(serial, whole, mesh, tensors, forced=per_op, tolerance=tolerance)
 
 
 def read_inputs(build: str | Path, specs: Sequence[str], seed: int | None = None) -> dict[str, Any]:

@@ -5,26 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from autopar.ir.expr.expression import Expr, IntExpr, Size, sizes_of, substitute
+from autopar.ir.expr.expression import Expr, IntExpr, substitute
 from autopar.ir.layout import DimLayout, Layout, SubDim
 from autopar.ir.program import Arg, BoxDim, Function, Op, OpDist, Port, Program, Signature, Value
-
-
-def open_sizes(program: Program) -> Mapping[str, Size]:
-    """Returns the open sizes on which a program depends, by name, in the order of its ports."""
-    ports = (*program.signature.inputs, *program.signature.outputs)
-    exprs = (size for port in ports for size in port.shape)
-    inner = (
-        size
-        for function in program.functions.values()
-        for value in function.values.values()
-        for size in value.shape
-    )
-    return {
-        size.name: size
-        for expr in (*exprs, *inner)
-        for size in sorted(sizes_of(expr), key=lambda each: each.name)
-    }
 
 
 def at_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
@@ -35,22 +18,6 @@ def at_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
         sizes: The size of each that is open, by name.
     """
     return _AtSizes({f"${name}": size for name, size in sizes.items()}).program(program)
-
-
-def sizes_in(signature: Signature, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Returns the open sizes by name that follow from the shapes of inputs.
-
-    Args:
-        signature: The program's.
-        shapes: By label.
-    """
-    return {
-        expr.name: size
-        for port in signature.inputs
-        if port.label in shapes
-        for expr, size in zip(port.shape, shapes[port.label], strict=False)
-        if isinstance(expr, Size)
-    }
 
 
 @dataclass
