@@ -45,7 +45,7 @@ from autopar.runtime.files.tensors import read_arrays, save_arrays
 from autopar.runtime.init.initialize import MakeModel
 from autopar.runtime.job.launcher import launch
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.ports.open_inputs import at_inputs
+from autopar.runtime.ports.open_inputs import at_inputs, program_at
 from autopar.runtime.ports.ports import (
     Arrays,
     complete_inputs,
@@ -349,7 +349,7 @@ def _run_serial(
     found = read_build(build)
     tensors = labelled_inputs(found.serial, inputs)
     _check_device(device)
-    serial, _ = at_inputs(found.serial, found.deployment, tensors)
+    serial = program_at(found.serial, tensors)
     return run_serial(serial, _all_weights(found), tensors, device=device)
 
 

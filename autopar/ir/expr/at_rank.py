@@ -1,4 +1,4 @@
-"""Programs at one rank: rank expressions become integers.
+"""Programs at one rank: rank expressions become integers, but for sizes that are open.
 
 What a rank lacks, or holds nothing of, is the runtime's to say; here only numbers change.
 """
@@ -8,17 +8,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from autopar.ir.expr.expression import Expr, IntExpr, evaluate
+from autopar.ir.expr.expression import (
+    AsPlanned,
+    Expr,
+    IntExpr,
+    axes_of,
+    evaluate,
+    sizes_of,
+    substitute,
+)
 from autopar.ir.program import Arg, BoxDim, Function, Port, Program, Signature, Value
 
 
-def shape_at(shape: Iterable[IntExpr], coords: Mapping[str, int]) -> tuple[int, ...]:
+def size_at(size: IntExpr, coords: Mapping[str, int]) -> IntExpr:
+    """Returns a size on the rank with these coordinates: a number, unless it is open.
+
+    Raises:
+        KeyError: If an expression names an axis that `coords` lacks, as all functions here.
+    """
+    if isinstance(size, int):
+        return size
+    unnamed = {} if isinstance(coords, AsPlanned) else sizes_of(size)
+    if not all(str(each) in coords for each in unnamed):
+        known = {axis: coords[axis] for axis in axes_of(size)}
+        return substitute(size, {**coords, **known})
+    return evaluate(size, coords)
+
+
+def shape_at(shape: Iterable[IntExpr], coords: Mapping[str, int]) -> tuple[IntExpr, ...]:
     """Returns a shape on the rank with these coordinates.
 
     Raises:
         KeyError: If an expression names an axis that `coords` lacks, as all functions here.
     """
-    return tuple(evaluate(size, coords) for size in shape)
+    return tuple(size_at(size, coords) for size in shape)
 
 
 def value_at(value: Value, coords: Mapping[str, int]) -> Value:
@@ -32,7 +55,7 @@ def arg_at(arg: Arg, coords: Mapping[str, int]) -> Arg:
     """Returns an argument of an op on the rank, the items of lists too."""
     if isinstance(arg, tuple):
         return tuple(arg_at(item, coords) for item in arg)
-    return evaluate(arg, coords) if isinstance(arg, Expr) else arg
+    return size_at(arg, coords) if isinstance(arg, Expr) else arg
 
 
 def args_at(
@@ -48,7 +71,7 @@ def port_at(port: Port, coords: Mapping[str, int]) -> Port:
 
 
 def _at(sub: BoxDim, coords: Mapping[str, int]) -> BoxDim:
-    return BoxDim(sub.size, evaluate(sub.start, coords), evaluate(sub.length, coords))
+    return BoxDim(*(size_at(each, coords) for each in (sub.size, sub.start, sub.length)))
 
 
 def program_at(program: Program, coords: Mapping[str, int]) -> Program:

@@ -23,6 +23,7 @@ from autopar.base.arguments import FLAG, PATH, SECONDS, expect
 from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.builds.files import Build, read_build
 from autopar.ir.deployment import Deployment
+from autopar.ir.expr.at_sizes import at_sizes
 from autopar.ir.program import Program
 from autopar.runtime.agree.agreement import Agreement, Offer
 from autopar.runtime.agree.disagreement import METHOD
@@ -49,6 +50,7 @@ from autopar.runtime.ports.batches import label_call, looks_like_a_part
 from autopar.runtime.ports.dense import odd_kind
 from autopar.runtime.ports.index_bounds import IndexBounds
 from autopar.runtime.ports.keeping import Keeping
+from autopar.runtime.ports.open_inputs import deployment_at, is_left_open, sizes_of_inputs
 from autopar.runtime.ports.outputs import Gathering, Side
 from autopar.runtime.ports.ports import (
     Arrays,
@@ -83,6 +85,10 @@ One that ended meanwhile is noticed in seconds (see `pulse`).
 PATIENCE = 3.0
 """Seconds that a text is waited for beyond the time-out: who waits in a collective knows for whom.
 """
+
+
+KEPT_SIZES = 64
+"""How many sizes of inputs a session of an open build stays ready for: those of its last calls."""
 
 
 class Session(Closing):
@@ -157,6 +163,9 @@ class Session(Closing):
     ) -> None:
         found = read_build(build)
         self.deployment = found.deployment
+        self._serial = found.serial
+        self._here = self
+        self._at_sizes: dict[tuple[tuple[str, int], ...], Session] = {}
         self._build = found
         self._given = weight_paths(weights)
         self.device = choose_device(backend, self.processes)
@@ -192,18 +201,19 @@ class Session(Closing):
             RuntimeFailure: If this or another rank fails.
         """
         tensors = self._agreed(lambda: inputs, "run", gather=gather, updates=updates)
+        here = self._here
         with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
-            results = self._results(tensors)
-            ports = self.program.signature.outputs
-            wanted = all_outputs(self.program) if updates else plain_outputs(self.program)
+            results = here._results(tensors)
+            ports = here.program.signature.outputs
+            wanted = all_outputs(here.program) if updates else plain_outputs(here.program)
             if gather:
-                found = self._gathering.outputs({at: results[at] for at in wanted})
+                found = here._gathering.outputs({at: results[at] for at in wanted})
             else:
                 found = {
                     ports[at].name if ports[at].part else label_of(ports[at]): results[at].clone()
                     for at in wanted
                 }
-            self._write_back(results, tensors)
+            here._write_back(results, tensors)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor] | None:
@@ -225,14 +235,15 @@ class Session(Closing):
         labels = [port.label for port in user_inputs(self.program) if default_of(port) is None]
         example = self.program.example
         tensors = self._agreed(lambda: label_call(args, kwargs, labels, example), "forward")
+        here = self._here
         with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
-            results = self._results(tensors)
+            results = here._results(tensors)
             gathered = {
-                at: self._gathering.to_all("outputs", at, results[at])
-                for at in plain_outputs(self.program)
+                at: here._gathering.to_all("outputs", at, results[at])
+                for at in plain_outputs(here.program)
             }
-            self._write_back(results, tensors)
-        whole = labelled(self.program.signature.outputs, gathered)
+            here._write_back(results, tensors)
+        whole = labelled(here.program.signature.outputs, gathered)
         return whole if len(whole) > 1 else next(iter(whole.values()), None)
 
     def _agreed(self, given: Callable[[], Arrays], call: str, **alike: object) -> dict[str, Tensor]:
@@ -264,20 +275,43 @@ class Session(Closing):
         return tensors
 
     def _checked(self, given: Arrays) -> dict[str, Tensor]:
-        """Returns global inputs by value name; says so if they look like a part of them."""
+        """Returns global inputs by value name; says so if they look like a part of them.
+
+        From then on `_here` is the session at their sizes: this one, unless its sizes are open.
+        """
+        self._here = self._at_sizes_of(given)
         try:
-            tensors = check_inputs(self.program, given)
+            tensors = check_inputs(self._here.program, given)
         except InvalidInputError as error:
-            known = {label_of(port): port for port in user_inputs(self.program)}
+            known = {label_of(port): port for port in user_inputs(self._here.program)}
             names = [name for name in known.keys() & given.keys() if not odd_kind(given[name])]
             shapes = [getattr(given[name], "shape", ()) for name in names]
-            wanted = [known[name].shape for name in names]
+            wanted = [known[name].known_shape for name in names]
             if not looks_like_a_part(shapes, wanted, self.processes.size):
                 raise
             raise InvalidInputError(f"{error}\nevery rank needs the global batch") from None
-        self._bounds.check(tensors)
-        self._writing_back.check(tensors)
+        self._here._bounds.check(tensors)
+        self._here._writing_back.check(tensors)
         return tensors
+
+    def _at_sizes_of(self, given: Arrays) -> Session:
+        """Returns the session at the sizes of global inputs; each is kept for calls to come.
+
+        Raises:
+            InvalidInputError: If sizes that are open contradict one another.
+        """
+        if not is_left_open(self.program):
+            return self
+        sizes = sizes_of_inputs(self.program, given)
+        key = tuple(sizes.items())
+        found = self._at_sizes.pop(key, None)
+        if found is None:
+            found = self.variant(deployment_at(self.deployment, sizes))
+            found._serial = at_sizes(self._serial, sizes)
+            if len(self._at_sizes) == KEPT_SIZES:
+                del self._at_sizes[next(iter(self._at_sizes))]
+        self._at_sizes[key] = found
+        return found
 
     def _write_back(self, results: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> None:
         """Writes to global inputs what `forward` writes there."""
@@ -293,7 +327,7 @@ class Session(Closing):
 
     @cached_property
     def _bounds(self) -> IndexBounds:
-        return IndexBounds(self._build.serial)
+        return IndexBounds(self._serial)
 
     def initialize(self, make_model: MakeModel, *, absent: bool = False) -> None:
         """Initializes the rank's weights as the model's constructor does. See `Trainer`.
@@ -449,6 +483,8 @@ class Session(Closing):
     def variant(self, deployment: Deployment) -> Session:
         """See `Ranks`."""
         other = copy.copy(self)
+        for derived in ("_bounds", "_writing_back"):
+            vars(other).pop(derived, None)
         other.deployment = deployment
         with self.supervisor.reported():
             other._specialize()
@@ -522,6 +558,8 @@ class Session(Closing):
         self._gathering = Gathering(self.deployment, self.rank)
         self._keeping = Keeping(self.program)
         self._state = SessionState(self, self._keeping.written)
+        if is_left_open(self.program):
+            return
         compiled = self._torch_compile
         module = emit(self.program, groups, self.device, self._in_place)
         self.supervisor.whereabouts.add(module)

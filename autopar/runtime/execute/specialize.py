@@ -7,7 +7,6 @@ crash, give way to constants.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ from autopar.base.errors import RuntimeFailure
 from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
 from autopar.ir.expr.at_rank import args_at, port_at, value_at
-from autopar.ir.expr.expression import Expr, axes_of, evaluate
+from autopar.ir.expr.expression import Expr, axes_of, evaluate, prod
 from autopar.ir.program import (
     Arg,
     Function,
@@ -131,10 +130,12 @@ def _function(function: Function, coords: Mapping[str, int]) -> Function:
 def _port(port: Port, coords: Mapping[str, int]) -> Port:
     found = port_at(port, coords)
     for sub in (sub for dim in found.box for sub in dim):
-        start, length = evaluate(sub.start, coords), evaluate(sub.length, coords)
-        if not 0 <= start <= start + length <= sub.size:
+        size, start, length = sub.size, sub.start, sub.length
+        if not isinstance(size, int) or not isinstance(start, int) or not isinstance(length, int):
+            continue
+        if not 0 <= start <= start + length <= size:
             raise RuntimeFailure(
-                f"port {port.name!r}: at {dict(coords)}, a rank's part of {sub.size} elements is"
+                f"port {port.name!r}: at {dict(coords)}, a rank's part of {size} elements is"
                 f" {length} from {start} on, which is outside; compile again"
             )
     return found
@@ -185,4 +186,4 @@ def _constant(op: Op, value: Value, element: bool | int | float) -> Op:
 
 
 def _is_empty(value: Value) -> bool:
-    return math.prod(value.global_shape) == 0
+    return prod(value.shape) == 0

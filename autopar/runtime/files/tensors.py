@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import InvalidInputError, os_reason
+from autopar.ir.expr.expression import Expr, IntExpr
 from autopar.runtime.files.atomic_write import atomic_write
 from autopar.runtime.kernels.table import IR_DTYPES
 from autopar.runtime.ports.boxes import whole_box
@@ -26,8 +27,8 @@ SUFFIXES = (".npz", ".safetensors")
 MAX_HEADER_BYTES = 1 << 16
 """How much of an array is looked at to know what it is; numpy writes less."""
 
-Type = tuple[str, tuple[int, ...]]
-"""dtype and shape."""
+Type = tuple[str, tuple[IntExpr, ...]]
+"""dtype and shape, in which sizes may be open."""
 
 Types = Mapping[str, Type]
 """What inputs have to be, by label."""
@@ -130,10 +131,18 @@ def _read_safetensors(path: Path, expected: Types) -> Arrays:
     with WeightFile(path) as file:
         return {
             name: file.read(name, *entry, whole_box(entry.shape))
-            if expected.get(name) == (IR_DTYPES[entry.dtype], entry.shape)
+            if _fits(expected.get(name), IR_DTYPES[entry.dtype], entry.shape)
             else _unread(path, name, *entry)
             for name, entry in file.entries.items()
         }
+
+
+def _fits(expected: Type | None, dtype: str | None, shape: Sequence[int]) -> bool:
+    """Returns whether an array is as one is expected; open sizes are for others to judge."""
+    if expected is None or expected[0] != dtype or len(expected[1]) != len(shape):
+        return False
+    pairs = zip(expected[1], shape, strict=True)
+    return all(isinstance(size, Expr) or size == have for size, have in pairs)
 
 
 def _read_npz(path: Path, expected: Types) -> Arrays:
@@ -161,7 +170,7 @@ def _read_member(
 
     shape, dtype = _npy_header(archive, member)
     found = _torch_dtype(path, name, dtype)
-    if expected != (IR_DTYPES.get(found), shape):
+    if not _fits(expected, IR_DTYPES.get(found), shape):
         return _unread(path, name, found, shape)
     with archive.open(member) as file:
         return numpy.lib.format.read_array(file, allow_pickle=False)

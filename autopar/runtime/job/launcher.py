@@ -24,6 +24,7 @@ from autopar.ir.builds.files import read_build
 from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.files.scratch import scratch_folder
 from autopar.runtime.ports.boxes import whole_box
+from autopar.runtime.ports.open_inputs import program_at
 from autopar.runtime.ports.ports import (
     Arrays,
     check_inputs,
@@ -78,7 +79,9 @@ def launch(
     expect(COUNT, threads=threads)
     expect(NAMES, modules=modules)
     found = read_build(build)
-    tensors = check_inputs(found.serial, labelled_inputs(found.serial, inputs))
+    given = labelled_inputs(found.serial, inputs)
+    serial = program_at(found.serial, given)
+    tensors = check_inputs(serial, given)
     labels = {port.name: label_of(port) for port in user_inputs(found.serial)}
     with scratch_folder() as folder:
         given, output = folder / "inputs.safetensors", folder / "outputs.safetensors"

@@ -85,6 +85,17 @@ def deployment_at(deployment: Deployment, sizes: Sizes) -> Deployment:
     )
 
 
+def program_at(program: Program, inputs: Arrays) -> Program:
+    """Returns a program at the sizes of inputs; itself if none is open.
+
+    Raises:
+        InvalidInputError: If inputs contradict one another; see `sizes_of_inputs`.
+    """
+    if not is_left_open(program):
+        return program
+    return at_sizes(program, sizes_of_inputs(program, inputs))
+
+
 def at_inputs(
     serial: Program, deployment: Deployment, inputs: Arrays
 ) -> tuple[Program, Deployment]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.units import counted
+from autopar.ir.expr.expression import IntExpr, planned, shown
 from autopar.ir.program import ASSUMPTION, SEED, STORED_ROLES, WRITTEN, Port, Program
 from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, Region, box_shape, narrowed, resolve_box, take
@@ -44,9 +45,9 @@ def user_inputs(program: Program) -> tuple[Port, ...]:
     return tuple(port for port in program.signature.inputs if not is_weight(port))
 
 
-def input_types(program: Program) -> dict[str, tuple[str, tuple[int, ...]]]:
+def input_types(program: Program) -> dict[str, tuple[str, tuple[IntExpr, ...]]]:
     """Returns what the user's inputs have to be, dtype and global shape, by label."""
-    return {label_of(port): (port.dtype, port.known_shape) for port in user_inputs(program)}
+    return {label_of(port): (port.dtype, port.shape) for port in user_inputs(program)}
 
 
 def default_of(port: Port) -> float | None:
@@ -294,18 +295,18 @@ def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
     """Returns inputs by label, the same for the same seed: floats are normal, integers 0 or 1.
 
     Integers often index a table, so they stay where every table has an entry. What has a default,
-    as the program's own seed, is left out.
+    as the program's own seed, is left out. Sizes that are open are as planned.
     """
     generator = torch.Generator().manual_seed(seed)
     inputs: dict[str, Tensor] = {}
     for port in user_inputs(program):
         if default_of(port) is not None:
             continue
-        dtype = TORCH_DTYPES[port.dtype]
+        dtype, shape = TORCH_DTYPES[port.dtype], [planned(size) for size in port.shape]
         if dtype.is_floating_point or dtype.is_complex:
-            drawn = torch.randn(port.known_shape, generator=generator)
+            drawn = torch.randn(shape, generator=generator)
         else:
-            drawn = torch.randint(0, 2, port.known_shape, generator=generator)
+            drawn = torch.randint(0, 2, shape, generator=generator)
         inputs[label_of(port)] = drawn.to(dtype)
     return inputs
 
@@ -328,7 +329,7 @@ def _mismatch(label: str, port: Port, tensor: Tensor) -> Iterable[str]:
 
 
 def _expected(port: Port) -> str:
-    return f"{port.dtype}{list(port.shape)}"
+    return f"{port.dtype}{shown(port.shape)}"
 
 
 def _listing(ports: Mapping[str, Port]) -> str:

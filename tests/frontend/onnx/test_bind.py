@@ -1,4 +1,4 @@
-"""Static shapes for inputs: what is bound, what is missing, what contradicts."""
+"""Shapes for inputs: what is bound, what stays open, what contradicts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from onnx import GraphProto, TensorProto, helper
 
 from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.trace.bind import bind_inputs
+from autopar.ir.expr.expression import IntExpr, Size
 from tests.frontend.onnx.graphs import FLOAT, INT64, graph
 
 TEXT = graph([], {"ids": (INT64, ["batch", "sequence"]), "mask": (INT64, ["batch", 8])}, [])
@@ -18,8 +19,8 @@ IMAGE = graph([], {"x": (FLOAT, ["?", 3, -1, None])}, [])
 def bind(
     body: GraphProto,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-) -> tuple[dict[str, tuple[int, ...]], list[str]]:
+    dims: Mapping[str, int | str] | None = None,
+) -> tuple[dict[str, tuple[IntExpr, ...]], list[str]]:
     problems = Problems("model.onnx")
     bound = bind_inputs(body, shapes or {}, dims or {}, problems)
     return {item.name: item.shape for item in bound}, [str(problem) for problem in problems.found]
@@ -37,19 +38,46 @@ def test_unnamed_sizes() -> None:
     assert bind(IMAGE, {"x": (1, 3, 32, 64)}) == ({"x": (1, 3, 32, 64)}, [])
 
 
-def test_unbound_symbols() -> None:
-    _, problems = bind(TEXT, dims={"batch": 2})
-    assert problems == [
-        "input 'ids': its shape [batch, sequence] has unbound sizes (pass --dims sequence=N)"
-    ]
+def test_symbols_that_nobody_binds_stay_open() -> None:
+    shapes, problems = bind(TEXT, dims={"sequence": 5})
+    batch = Size("batch", planned=8)
+    assert (shapes, problems) == ({"ids": (batch, 5), "mask": (batch, 8)}, [])
 
 
-def test_unbound_unnamed_sizes() -> None:
-    _, problems = bind(IMAGE)
-    assert problems == [
-        "input 'x': its shape [?, 3, ?, ?] has unbound sizes "
-        "(pass --input-shapes x:?,?,?,? with a size for each ?)"
-    ]
+def test_unnamed_sizes_are_called_as_their_input() -> None:
+    shapes, problems = bind(IMAGE)
+    rows, columns = (Size(f"x_{at}", planned=128) for at in (2, 3))
+    assert (shapes, problems) == ({"x": (Size("x_0", planned=8), 3, rows, columns)}, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4", 4),
+        ("1:64", Size("batch", 1, 64, 8)),
+        ("32:", Size("batch", 32, planned=32)),
+        (":4", Size("batch", 0, 4, 4)),
+        ("16~1:64", Size("batch", 1, 64, 16)),
+        ("16~", Size("batch", planned=16)),
+    ],
+)
+def test_ranges(text: str, size: int | Size) -> None:
+    shapes, problems = bind(TEXT, dims={"batch": text, "sequence": 5})
+    assert (shapes["ids"], problems) == ((size, 5), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("4:2", "no size is at least 4 and at most 2"),
+        ("9~1:4", "9 isn't from 1 to 4"),
+        ("many", "is no size: write a number, as 8; a range, as 1:64"),
+    ],
+)
+def test_ranges_that_make_no_sense(text: str, problem: str) -> None:
+    _, problems = bind(TEXT, dims={"batch": text})
+    assert len(problems) == 1
+    assert problem in problems[0]
 
 
 @pytest.mark.parametrize(

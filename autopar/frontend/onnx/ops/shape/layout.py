@@ -81,20 +81,20 @@ def _reshape(node: Node, x: torch.Tensor, shape: Array) -> torch.Tensor:
         wanted = [x.shape[at] if is_sure(size == 0) else size for at, size in enumerate(wanted)]
     inferred = [at for at, size in enumerate(wanted) if is_sure(size == -1)]
     if len(inferred) == 1:
-        wanted[inferred[0]] = _rest(x, [n for at, n in enumerate(wanted) if at != inferred[0]])
+        wanted[inferred[0]] = _rest(x, wanted, inferred[0])
     return x if is_shape(x, wanted) else x.reshape(wanted)
 
 
-def _rest(x: torch.Tensor, sizes: Sequence[int]) -> int:
-    """Returns the size that is missing for as many elements as a tensor has.
+def _rest(x: torch.Tensor, shape: Sequence[int], missing: int) -> int:
+    """Returns the size that a shape lacks for as many elements as a tensor has.
 
     Raises:
         Refused: If there is none, or it isn't the same expression of open sizes for all.
     """
-    known = math.prod(sizes)
+    known = math.prod(size for at, size in enumerate(shape) if at != missing)
     rest = 0 if is_sure(known == 0) else x.numel() // known
     if is_sure(known == 0) or not is_sure(rest * known == x.numel()):
-        raise Refused(f"can't reshape {list(x.shape)} to {list(sizes)} and one more")
+        raise Refused(f"can't reshape {list(x.shape)} to {list(shape)}")
     return rest
 
 

@@ -1,0 +1,84 @@
+"""A model that is compiled once for any batch and length gives what ONNX Runtime gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from autopar.base.errors import InvalidInputError
+from autopar.onnx_models import compile_onnx
+from autopar.runtime.api import run, verify
+from tests.given.models import LoadedModel, load
+
+Feeds = dict[str, npt.NDArray[np.int64]]
+
+SIZES = ((0, 16), (1, 0), (1, 1), (64, 1), (1, 512), (3, 7), (5, 33), (13, 5))
+"""Batches and lengths: corners, and sizes that nothing divides."""
+
+
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load("minilm", tmp_path_factory.mktemp("minilm"))
+
+
+def feeds_of(batch: int, length: int) -> Feeds:
+    random = np.random.default_rng([batch, length])
+    mask = random.random((batch, length)) < 0.8
+    return {
+        "input_ids": random.integers(0, 1000, (batch, length)),
+        "attention_mask": mask.astype(np.int64),
+    }
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    ("mesh", "strategy"),
+    [
+        ("1", "none"),
+        ("2x4", "data:0,tensor:1"),
+        ("3x2", "fsdp"),
+        ("2x2x2", "data:0,context:1,tensor:2"),
+        ("3x2", "auto"),
+    ],
+)
+def test_any_size_on_any_mesh(
+    minilm: LoadedModel, tmp_path: Path, mesh: str, strategy: str
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    build = tmp_path / "build"
+    compile_onnx(minilm.path, build, mesh=mesh, strategy=strategy)
+    session = onnxruntime.InferenceSession(minilm.path)
+    for sizes in SIZES:
+        feeds = feeds_of(*sizes)
+        names = [output.name for output in session.get_outputs()]
+        found = run(build, {key: torch.from_numpy(x) for key, x in feeds.items()}, virtual=True)
+        for name, wanted in zip(names, session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(found[name].numpy(), wanted, atol=2e-5, rtol=1e-4)
+            assert found[name].shape == wanted.shape
+
+
+@pytest.mark.models
+def test_sizes_that_do_not_fit_are_refused_by_name(minilm: LoadedModel, tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    compile_onnx(minilm.path, build, mesh="2", strategy="data", dims={"batch_size": "1:8"})
+    long = {name: torch.from_numpy(x) for name, x in feeds_of(9, 513).items()}
+    with pytest.raises(InvalidInputError) as refused:
+        run(build, long, virtual=True)
+    text = str(refused.value)
+    assert "dimension 0 of input 'input_ids' is 9; batch_size is at least 1 and at most 8" in text
+    assert "dimension 1 of input 'input_ids' is 513; sequence_length is at least 0" in text
+    unlike = {"input_ids": feeds_of(3, 4)["input_ids"], "attention_mask": np.ones((2, 4), np.int64)}
+    with pytest.raises(InvalidInputError, match="but dimension 0 of input 'input_ids' is 3"):
+        run(build, unlike, serial=True)
+
+
+@pytest.mark.models
+def test_ops_are_compared_at_the_sizes_of_inputs(minilm: LoadedModel, tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    compile_onnx(minilm.path, build, mesh="3x2", strategy="data:0,tensor:1")
+    inputs = {name: torch.from_numpy(x) for name, x in feeds_of(5, 9).items()}
+    assert not verify(build, inputs, per_op=True).failures
