@@ -7,6 +7,7 @@ it refuses, and what it takes for granted it notes, as a comparison that is judg
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -86,7 +87,16 @@ class OpenSizes:
             raise Unexpressed(f"{found} depends on data, or isn't made of + * // min max")
         return make([self._expr(arg) for arg in found.args])
 
-    def narrow(self) -> Iterator[str]:
+    def told(self, condition: sympy.Basic) -> tuple[str, str]:
+        """Returns a condition as users read it, and the names of the sizes in it."""
+        text = str(condition)
+        names = {symbol: size.name for symbol, size in self._sizes.items()}
+        used = [symbol for symbol in map(str, condition.free_symbols) if symbol in names]
+        for symbol in used:
+            text = re.sub(rf"\b{symbol}\b", names[symbol], text)
+        return text, ", ".join(sorted(names[symbol] for symbol in used))
+
+    def narrow(self) -> Iterator[sympy.Basic]:
         """Narrows sizes to those for which what torch took for granted holds.
 
         Yields:
@@ -94,9 +104,8 @@ class OpenSizes:
         """
         for asserts in self.env.deferred_runtime_asserts.values():
             for each in asserts:
-                yield from (
-                    str(part) for part in _conjuncts(each.expr) if not self._is_made_true(part)
-                )
+                parts = _conjuncts(each.expr)
+                yield from (part for part in parts if not self._is_made_true(part))
 
     def _is_made_true(self, relation: sympy.Basic) -> bool:
         compare = _LESS.get(type(relation))

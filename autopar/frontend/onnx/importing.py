@@ -78,8 +78,10 @@ def record_model(
     outputs = [_output(recorder, label, value) for label, value in zip(labels, values, strict=True)]
     problems.raise_if_any()
     wanted = [item for item in outputs if item is not None]
-    for condition in recorder.trace.sizes.narrow():
-        problems.add("", f"it holds for sizes with {condition} only", "bind them with --dims")
+    sizes = recorder.trace.sizes
+    for condition, names in map(sizes.told, sizes.narrow()):
+        what = f"it computes something else unless {condition}"
+        problems.add("", what, f"bind {names} with --dims")
     problems.raise_if_any()
     recorder.trace.finish(wanted)
     return Recorded(model, recorder, inputs, wanted, walker.notes)

@@ -24,6 +24,7 @@ def at_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
 class _AtSizes:
     known: Mapping[str, int]
     _dims: dict[DimLayout, DimLayout] = field(default_factory=dict)
+    _sizes: dict[Expr, IntExpr] = field(default_factory=dict)
 
     def program(self, program: Program) -> Program:
         functions = {name: self._function(each) for name, each in program.functions.items()}
@@ -38,9 +39,16 @@ class _AtSizes:
         return replace(function, values=values, ops=tuple(map(self._op, function.ops)))
 
     def _size(self, size: IntExpr) -> IntExpr:
-        return size if isinstance(size, int) else substitute(size, self.known)
+        if isinstance(size, int):
+            return size
+        found = self._sizes.get(size)
+        if found is None:
+            found = self._sizes[size] = substitute(size, self.known)
+        return found
 
     def _value(self, value: Value) -> Value:
+        if value.dist is None and all(isinstance(size, int) for size in value.shape):
+            return value
         return replace(value, shape=self._shape(value.shape), dist=self._layout(value.dist))
 
     def _shape(self, shape: tuple[IntExpr, ...]) -> tuple[IntExpr, ...]:
@@ -58,12 +66,14 @@ class _AtSizes:
 
     def _op(self, op: Op) -> Op:
         args = tuple((name, self._arg(arg)) for name, arg in op.args)
+        if op.dist is None and args == op.args:
+            return op
         return replace(op, args=args, dist=self._dist(op.dist))
 
     def _arg(self, arg: Arg) -> Arg:
         if isinstance(arg, tuple):
             return tuple(map(self._arg, arg))
-        return substitute(arg, self.known) if isinstance(arg, Expr) else arg
+        return self._size(arg) if isinstance(arg, Expr) else arg
 
     def _dist(self, dist: OpDist | None) -> OpDist | None:
         if dist is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,14 @@ import torch.nn.functional as F
 from autopar.frontend.onnx.ops.shape.layout import as_axes
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
+
+
+def _normalized(x: torch.Tensor, *statistics: Any) -> torch.Tensor:
+    """Returns a batch norm of inference; the function of that name asks for the size of `x`."""
+    scale, bias, mean, variance, epsilon = statistics
+    norm = torch.ops.aten._native_batch_norm_legit_no_training
+    normal: torch.Tensor = norm(x, scale, bias, mean, variance, 0.0, epsilon)[0]
+    return normal
 
 
 def _batch_norm(
@@ -24,8 +33,8 @@ def _batch_norm(
     if not node.flag("training_mode"):
         wide = mean.dtype
         if {scale.dtype, bias.dtype, wide} == {x.dtype}:
-            return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, epsilon)
-        y = F.batch_norm(x.to(wide), mean, variance, scale.to(wide), bias.to(wide), eps=epsilon)
+            return _normalized(x, scale, bias, mean, variance, epsilon)
+        y = _normalized(x.to(wide), scale.to(wide), bias.to(wide), mean, variance, epsilon)
         return y.to(x.dtype)
     momentum = node.number("momentum", 0.9)
     axes = [axis for axis in range(x.ndim) if axis != 1]

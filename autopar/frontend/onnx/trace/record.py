@@ -100,8 +100,9 @@ class Recorder:
         except Refused as refusal:
             self.problems.add(node.label, str(refusal), refusal.advice)
         except GuardOnDataDependentSymNode as error:
-            what = f"what it does depends on an open size ({error.cond})"
-            self.problems.add(node.label, what, "bind the dimension with --dims")
+            condition, names = self.trace.sizes.told(error.cond)
+            what = f"what it does depends on the size of {names}, whether {condition}"
+            self.problems.add(node.label, what, f"bind {names} with --dims")
         except (DataDependentOutputException, DynamicOutputShapeException):
             what = "its result has a shape or a choice that depends on the program's inputs"
             self.problems.add(node.label, what, _OUTSIDE)
