@@ -18,8 +18,8 @@ import torch
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.expr import Expr
 from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, overload
+from autopar.ir.ops.dense import ALONE, DENSE, DENSE_ROWS
 from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
-from autopar.ir.ops.products.dense import ALONE, DENSE, DENSE_ROWS
 from autopar.ir.ops.shape.view import MARKED, RESHAPES
 from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rules.foreign import FUNCTIONAL, SEEDED
