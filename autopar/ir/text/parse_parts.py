@@ -287,3 +287,20 @@ _RESERVED_WORD = re.compile(
 def _float(number: str) -> float:
     # One NaN object for all: tuples compare by identity first.
     return math.nan if number == "nan" else float(number)
+
+
+def parse_arg(text: str, source: str) -> Arg:
+    """Returns the argument of an op that `arg_str` wrote.
+
+    Args:
+        text: The text.
+        source: What it is, in messages.
+
+    Raises:
+        TextError: If it is something else.
+    """
+    cursor = Cursor(text, source)
+    arg = PartsParser(cursor, Header()).arg()
+    if not cursor.at_end():
+        cursor.fail_expecting("nothing behind the argument")
+    return arg
