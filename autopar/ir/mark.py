@@ -50,8 +50,9 @@ class Mark:
     def text(self) -> str:
         """Returns the text from which `parse` makes an equal mark."""
         mesh = None if self.mesh is None else _mesh_data(self.mesh)
-        rest = self.dims_mapping, self.partial, self.mask, self.offload, self.place
-        return arg_str((mesh, *rest, self.is_gradient))
+        rest = self.partial, self.mask, self.offload, self.place, self.is_gradient
+        said: Any = (mesh, self.dims_mapping, *rest)
+        return arg_str(said)
 
     @classmethod
     def parse(cls, text: str) -> Mark:
