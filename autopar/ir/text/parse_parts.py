@@ -8,19 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autopar.base.errors import AnnotationError, Loc, near_misses
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr import IntExpr
 from autopar.ir.layout import DimLayout, Origin
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import (
-    DTYPE_BYTES,
-    Arg,
-    BoxDim,
-    DType,
-    OpDist,
-    Part,
-    Pending,
-    Ref,
-)
+from autopar.ir.program import Arg, BoxDim, DType, OpDist, Part, Pending, Ref
 from autopar.ir.text.cursor import Cursor
 from autopar.ir.text.layouts import QUOTED, SUB_DIMS, LayoutParser
 from autopar.ir.text.print_parts import CONSTANTS, RESERVED
