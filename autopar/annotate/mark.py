@@ -95,7 +95,8 @@ def offload(x: torch.Tensor, device: str) -> torch.Tensor:
         hidden = offload(hidden, "cpu")
 
     An activation waits in the host's memory, `cpu`, from its last use in the forward pass until the
-    backward pass reads it. Compiling refuses other memories and tensors.
+    backward pass reads it. Compiling refuses other memories and tensors, and names the line: leave
+    these where they are.
 
     Args:
         x: The tensor. Its value is unchanged.
@@ -114,7 +115,9 @@ def shard_mask(x: torch.Tensor, mask: Any) -> torch.Tensor:
 
         x = shard_mask(x, [[1, 0], [0, 1]])
 
-    Recorded in the program. Compiling refuses it, as it isn't carried out yet.
+    Recorded in the program. Compiling refuses it and names the line, as it isn't carried out yet.
+    Where the processes are a slice of the mesh, mark the tensor on that instead:
+    `shard(x, mesh["dp", 0], [-1, -1])`.
 
     Args:
         x: The tensor. Its value is unchanged.

@@ -18,8 +18,9 @@ def pipeline_stage(stage: int) -> AbstractContextManager[object]:
         with pipeline_stage(1):
             x = self.upper(x)
 
-    Recorded in the program, as `Op.stage`. Compiling refuses stages other than 0, as pipelines
-    aren't carried out yet.
+    Recorded in the program, as `Op.stage`. Compiling refuses stages other than 0 and names the
+    line, as pipelines aren't carried out yet. Instead, put a part of the model on a slice of the
+    mesh, by `shard(x, mesh["pp", 1], ...)`.
 
     Args:
         stage: The number of the stage, from 0 on. What is in none is in stage 0.

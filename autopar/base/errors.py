@@ -32,6 +32,10 @@ class Loc:
 
 
 UNKNOWN = Loc()
+
+_MOST_NEAR = 3
+"""Names that a message suggests at most."""
+
 LONGEST_NAME = 500
 """Characters of names that are compared: it takes quadratic time."""
 
@@ -78,13 +82,13 @@ def os_reason(error: OSError) -> str:
     return os.strerror(error.errno) + (f"; {remedy}" if remedy else "")
 
 
-def near_misses(name: str, known: Iterable[str], limit: int = 3) -> str:
+def near_misses(name: str, known: Iterable[str]) -> str:
     """Returns `"; did you mean a, b?"` for the names closest to `name`, or an empty string."""
     import difflib
 
     if len(name) > LONGEST_NAME:
         return ""
     names = [other for other in known if len(other) <= LONGEST_NAME]
-    close = [other for other in names if other.lower() == name.lower()][:limit]
-    close = close or difflib.get_close_matches(name, names, n=limit, cutoff=0.5)
+    close = [other for other in names if other.lower() == name.lower()][:_MOST_NEAR]
+    close = close or difflib.get_close_matches(name, names, n=_MOST_NEAR, cutoff=0.5)
     return f"; did you mean {', '.join(close)}?" if close else ""

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from autopar.calibration.fit import LinkSample
 from autopar.cost.algorithms import POINT_TO_POINT
+from autopar.ir.dtypes import FLOATS
 from autopar.runtime.collectives.communication import (
     all_gather,
     all_to_all,
@@ -26,13 +27,8 @@ from autopar.runtime.collectives.communication import (
 )
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.reducing import all_reduce
+from autopar.runtime.kernels.table import TORCH_DTYPES
 
-DTYPES = {
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "bf16": torch.bfloat16,
-    "f16": torch.float16,
-}
 PRODUCT_SIZES = {"cpu": (256, 512), "cuda": (1024, 4096)}
 COPY_BYTES = {"cpu": 1 << 22, "cuda": 1 << 28}
 COLLECTIVE_BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
@@ -67,7 +63,7 @@ def measure_compute(device: torch.device, seconds: float) -> ComputeRates:
         device: The rank's device.
         seconds: About how long each measurement may take.
     """
-    flops = {name: _product_rate(device, dtype, seconds) for name, dtype in DTYPES.items()}
+    flops = {name: _product_rate(device, TORCH_DTYPES[name], seconds) for name in FLOATS}
     copied = _copy_rate(device, COPY_BYTES[device.type], seconds)
     few = torch.ones(16, device=device)
     launch = _median_seconds(lambda: few + few, device, seconds)

@@ -1,7 +1,7 @@
 """Completion: from pins to a layout for every value and op.
 
 prepare     views, moves and fused weights, before anything is decided
-presets     functions that pin: replicate, data, tensor, fsdp
+presets     functions that pin, each under a name
 problem     what is to be decided, as one value
 propagate   pins through the factor rules, and what is cheapest around them
 search      the fastest plan, and what every plan takes at least

@@ -11,7 +11,7 @@ from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.yaml_tree import Node, read_yaml
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
 from autopar.cost.links import TOPOLOGIES, CollectiveCost, HostLink, LinkLevel
-from autopar.ir.program import DTYPE_BYTES
+from autopar.ir.dtypes import DTYPE_BYTES
 
 
 class Description(TypedDict):

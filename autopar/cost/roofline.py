@@ -11,9 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.cost.cluster import Cluster
+from autopar.ir.dtypes import DTYPE_BYTES, INDEXES
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.layout import block_size
-from autopar.ir.program import DTYPE_BYTES, OpDist
+from autopar.ir.program import OpDist
 from autopar.ir.rules.distribution import local_points
 from autopar.ir.rules.rule import Dims, Rule, TensorType
 
@@ -81,14 +82,12 @@ def _indexes(rule: Rule, types: Sequence[TensorType], sizes: Mapping[str, int]) 
     """Returns the factors of the most indexes that address an indexed factor."""
     operands = zip(rule.operands, types, strict=False)
     given = [
-        {factor for dim in dims for factor in dim} for dims, kind in operands if kind.dtype in INDEX
+        {factor for dim in dims for factor in dim}
+        for dims, kind in operands
+        if kind.dtype in INDEXES
     ]
     addressing = [own for own in given if own.isdisjoint(rule.indexed)]
     return max(addressing, key=lambda own: math.prod(sizes[each] for each in own), default=set())
-
-
-INDEX = ("i64", "i32")
-"""The dtypes of indexes."""
 
 
 def op_seconds(

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from autopar.cost.communicated import received_bytes
 from autopar.cost.flops import product_flops
 from autopar.ir.collectives import COMM, declared, is_collective
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.at_rank import args_at, value_at
 from autopar.ir.expr.expression import AsPlanned, evaluate
 from autopar.ir.ops import functional_kind, rule_of
-from autopar.ir.program import DTYPE_BYTES, Op, Port, Program, Value
+from autopar.ir.program import Op, Port, Program, Value
 
 WEIGHT_ROLES = ("parameter", "buffer", "state", "constant")
 STATE_ROLES = ("optimizer_state",)

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autopar.base.errors import Loc
+from autopar.ir.dtypes import EPSILONS
 from autopar.ir.program import ASSUMPTION, Arg, Function, Port, Program
 
 Scalar = bool | int | float
-
-_EPSILONS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Assumption:
         assert isinstance(expected, (bool, int, float))
         assert isinstance(line, int)
         loc = Loc(str(said["file"]), line)
-        rounding = _EPSILONS.get(port.dtype, 0.0) ** 0.75
+        rounding = EPSILONS.get(port.dtype, 0.0) ** 0.75
         return cls(expected, str(said["code"]), loc, str(said["message"]), rounding)
 
     def __str__(self) -> str:

@@ -6,7 +6,6 @@ frontend reads it there. So no table beside the graph is needed, and a saved gra
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,9 @@ from typing import Any
 from autopar.base.errors import AnnotationError
 from autopar.ir.layout import MONOIDS, DimMapping, Layout, check_length
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.text.cursor import TextError
+from autopar.ir.text.parse_parts import parse_arg
+from autopar.ir.text.print_parts import arg_str
 
 STAGE = "autopar.pipeline_stage"
 """The key of a pipeline stage in what torch notes of a node (its `meta["custom"]`)."""
@@ -30,8 +32,9 @@ class Mark:
             or name, or several. None if nothing is said about it.
         partial: Mesh axes over which the tensor stays pending a reduction, with the monoid.
         mask: Per process of the mesh, in row-major order, whether it holds the tensor, and the
-            shape in which that was said. None for all.
-        offload: The memory that holds the tensor between uses; "" for the device's own.
+            shape in which that was said. None for all. Compiling refuses another one.
+        offload: The memory that holds the tensor between uses; "" for the device's own. Compiling
+            refuses others than the host's, and any of what is no activation.
         place: Where the user wrote it, as `model.py:12`; "" if the graph knows better.
         is_gradient: Whether it marks the gradient of what the user marked.
     """
@@ -47,8 +50,9 @@ class Mark:
     def text(self) -> str:
         """Returns the text from which `parse` makes an equal mark."""
         mesh = None if self.mesh is None else _mesh_data(self.mesh)
-        rest = self.dims_mapping, self.partial, self.mask, self.offload, self.place
-        return repr((mesh, *rest, self.is_gradient))
+        rest = self.partial, self.mask, self.offload, self.place, self.is_gradient
+        said: Any = (mesh, self.dims_mapping, *rest)
+        return arg_str(said)
 
     @classmethod
     def parse(cls, text: str) -> Mark:
@@ -58,10 +62,11 @@ class Mark:
             AnnotationError: If the text is something else.
         """
         try:
-            mesh, dims_mapping, partial, mask, offload, place, is_gradient = ast.literal_eval(text)
+            said: Any = parse_arg(text, "mark")
+            mesh, dims_mapping, partial, mask, offload, place, is_gradient = said
             known = None if mesh is None else _mesh(mesh)
             return cls(known, dims_mapping, partial, mask, offload, place, is_gradient)
-        except (ValueError, TypeError, SyntaxError, IndexError) as error:
+        except (ValueError, TypeError, TextError, IndexError) as error:
             raise AnnotationError(f"not the text of a mark: {text!r}") from error
 
     def of_gradient(self) -> Mark:
@@ -171,7 +176,7 @@ def mask_of(given: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _mesh_data(mesh: ProcessMesh) -> tuple[Any, ...]:
-    """Returns a mesh as literals: (parent, axis, index) of a slice, else its array."""
+    """Returns a mesh as an argument of an op: (parent, axis, index) of a slice, else its array."""
     parent = None if mesh.parent is None else _mesh_data(mesh.parent)
     if mesh.fixed:
         return (parent, *mesh.fixed[-1])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 
 from autopar.base.errors import UNKNOWN, Loc
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shown
 from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
@@ -45,27 +46,6 @@ an alias of `main` gives them new content. A `state` is a buffer that forward wr
 no state dict of the model, as a cache of keys."""
 PHASES = ("forward", "backward", "update")
 LEVELS = ("serial", "partitioned", "executable")
-DTYPE_BYTES: Mapping[str, int] = {
-    "f64": 8,
-    "f32": 4,
-    "f16": 2,
-    "bf16": 2,
-    "f8e4m3fn": 1,
-    "f8e5m2": 1,
-    "i64": 8,
-    "i32": 4,
-    "i16": 2,
-    "i8": 1,
-    "u8": 1,
-    "u16": 2,
-    "u32": 4,
-    "u64": 8,
-    "bool": 1,
-    "c32": 4,
-    "c64": 8,
-    "c128": 16,
-}
-"""Names of the dtypes, as the text form and the protobuf spell them, and bytes per element."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from autopar.cost.evaluation import Evaluator
 from autopar.cost.reshard.making import Making
 from autopar.cost.reshard.planner import ReshardPlanner
 from autopar.cost.windows import WindowWay
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.layout import Layout, dim_axes
-from autopar.ir.program import DTYPE_BYTES, Op
+from autopar.ir.program import Op
 
 Lifetime = tuple[str, int]
 """A phase of a microbatch. What was gathered in one isn't kept for another."""

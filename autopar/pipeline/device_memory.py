@@ -17,11 +17,12 @@ from autopar.base.units import human_bytes
 from autopar.cost import Cluster, memory_timeline
 from autopar.cost.memory.buffers import HOST, Execution
 from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.at_rank import shape_at
 from autopar.ir.expr.expression import FromFirst
 from autopar.ir.ops import PRODUCTS
 from autopar.ir.ops.shape.view import FREE
-from autopar.ir.program import DTYPE_BYTES, Program, Value
+from autopar.ir.program import Program, Value
 
 MEMORY = "memory"
 """The category of the entry that a device's memory is exceeded."""

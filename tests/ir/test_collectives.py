@@ -29,6 +29,7 @@ from autopar.runtime.collectives.async_collectives import HALVES
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.reference import _REFERENCE
+from tests.runtime.collectives.cases import cases
 
 PACKAGE = Path(autopar.__file__).parent
 DECLARATIONS = PACKAGE / "ir" / "collectives.py"
@@ -67,6 +68,10 @@ def test_everybody_knows_what_is_declared() -> None:
         assert each.price in prices
         assert each.memory in _FORMULAS
         assert {part for dim in each.dims for part in (dim.brings, dim.gets)} <= _PARTS.keys()
+
+
+def test_every_kernel_is_compared_with_its_definition() -> None:
+    assert {op.kind for op, _ in cases(2)} == DECLARED.keys()
 
 
 def test_every_price_is_calibrated() -> None:

@@ -28,13 +28,21 @@ def test_the_text_holds_everything(mark: Mark) -> None:
     assert Mark.parse(mark.text()) == mark
 
 
+def test_the_text_is_that_of_an_argument() -> None:
+    mark = Mark(MESH, ("dp", None), (("tp", "sum"),), place="model.py:3")
+    mesh = '[[2, 2], ["dp", "tp"], 4, none]'
+    assert mark.text() == (
+        f'[{mesh}, ["dp", none], [["tp", "sum"]], none, "", "model.py:3", false]'
+    )
+
+
 def test_the_text_of_a_large_mesh_is_short() -> None:
     large = ProcessMesh.of_shape((64, 64), ["dp", "tp"])
     assert len(Mark(large, ("dp",)).text()) < 80
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "(1, 2)", "(None, None, (), None, '', '')", "import os"]
+    "text", ["", "{}", "(1, 2)", "[1, 2]", '[none, none, [], none, "", ""]', "import os"]
 )
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(AnnotationError, match="not the text of a mark"):

@@ -106,7 +106,7 @@ def judge_ops(model: LoadedModel, compiled: pipeline.Compiled, mesh: VirtualMesh
         dict(model.imported.weights),
         mesh,
         model.inputs,
-        per_op=True,
+        forced=True,
         tolerance=FORCED_TOLERANCE,
     )
     return [str(each) for each in result.values if not each.ok]

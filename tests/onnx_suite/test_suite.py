@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import fx
@@ -18,7 +20,9 @@ from torch import fx
 from autopar.frontend.onnx.importing import record_model
 from autopar.frontend.onnx.model.load import load
 from autopar.frontend.onnx.model.problems import ModelError
-from autopar.frontend.onnx.ops import TABLES
+from autopar.frontend.onnx.ops import DEFAULT_DOMAIN, TABLES, find_translation
+from autopar.frontend.onnx.trace import walk
+from autopar.frontend.onnx.trace.values import Translation
 from tests.onnx_suite.cases import Array, Case, as_tensor, load_cases
 from tests.onnx_suite.judge import Judge, Tensors, difference
 from tests.onnx_suite.profile import freeze, outside
@@ -32,6 +36,9 @@ DRAWN = 10
 """Cases of random numbers."""
 REFUSED = 9
 """Cases that the import refuses: images to decode."""
+
+OTHER_BODIES = ("Bernoulli", "Range")
+"""Operators that onnx defines by bodies which aren't what we want; their translations say why."""
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +113,47 @@ def run_graph(path: Path, inputs: dict[str, Array]) -> Tensors:
         results = interpreter.run(*(given.get(node) for node in placeholders))
     labels = [value.name for value in recorded.model.proto.graph.output]
     return dict(zip(labels, results, strict=True))
+
+
+def test_rows_say_more_than_bodies(
+    profile: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = {case.proto.graph.node[0].op_type: case for case in profile if is_of_one_node(case)}
+    rows = [name for name in cases if name in DEFAULT_DOMAIN and has_bodies(name)]
+    assert len(rows) > 10
+    with_rows = {name: count_ops(cases[name], tmp_path) for name in rows}
+    for name in rows:
+        monkeypatch.setattr(walk, "find_translation", without(name))
+        more = count_ops(cases[name], tmp_path) > with_rows[name]
+        assert more == (name not in OTHER_BODIES), name
+
+
+def is_of_one_node(case: Case) -> bool:
+    return len(case.proto.graph.node) == 1
+
+
+def has_bodies(name: str) -> bool:
+    """Whether all versions of an operator have bodies."""
+    history = [each for each in onnx.defs.get_all_schemas_with_history() if each.name == name]
+    # onnx's type hints lack what schemas tell of functions.
+    versions: list[Any] = [each for each in history if each.domain == ""]
+    return all(each.has_function or each.has_context_dependent_function for each in versions)
+
+
+def without(name: str) -> Callable[[str, str, int], Translation | None]:
+    def find(domain: str, op_type: str, opset: int) -> Translation | None:
+        return None if op_type == name else find_translation(domain, op_type, opset)
+
+    return find
+
+
+def count_ops(case: Case, folder: Path) -> int:
+    """Returns how many ops the import records of a case."""
+    proto, inputs = freeze(case, {})
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    shapes = {n: array.shape for n, array in inputs.items() if isinstance(array, np.ndarray)}
+    return len(record_model(load(path), shapes, {}).recorder.trace.graph.nodes)
 
 
 def test_sample_on_2x2(profile: list[Case], judge: Judge) -> None:

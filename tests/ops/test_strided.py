@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -13,7 +13,7 @@ from autopar.ir.memory.strides import Placed, is_contiguous
 from autopar.ir.ops.shape.strided import LAID_OUT, LIKE_OPERANDS, VIEWS
 from autopar.ir.ops.shape.view import RESHAPES
 from tests.ops.sample import Sample, compute
-from tests.ops.samples import NOT_RUN, samples_by_kind
+from tests.ops.samples import NOT_RUN, RUN, samples_by_kind
 from tests.ops.test_strides import every_second, last_first, wider
 
 
@@ -34,6 +34,14 @@ def plain(sample: Sample) -> Args:
         or (isinstance(arg, tuple) and all(isinstance(item, int) for item in arg))
     ]
     return cast(Args, tuple(found))
+
+
+def owners_of(result: Tensor, operands: Sequence[Tensor]) -> list[int]:
+    """The operands in whose memory a result lies."""
+    if not result.numel():
+        return []
+    place = result.untyped_storage().data_ptr()
+    return [at for at, each in enumerate(operands) if each.untyped_storage().data_ptr() == place]
 
 
 def same_place(one: Placed, strides: tuple[int, ...]) -> bool:
@@ -68,17 +76,28 @@ def test_rows_say_what_kernels_do(kind: str, strided: Callable[[Tensor], Tensor]
         shapes = tuple(tuple(each.shape) for each in results)
         found = effect(kind, plain(sample), given, shapes)
         for result, said in zip(results, found.results, strict=True):
-            owners = [
-                at
-                for at, tensor in enumerate(tensors)
-                if result.numel()
-                and tensor.untyped_storage().data_ptr() == result.untyped_storage().data_ptr()
-            ]
+            owners = owners_of(result, tensors)
             if said.operand is None:
                 assert not owners, sample
             elif result.numel():
                 assert said.operand in owners, sample
             assert same_place(placed(result), said.strides), (str(sample), result.stride(), said)
+
+
+def test_no_result_of_an_op_without_a_row_is_a_view_that_nobody_knows() -> None:
+    views = set()
+    for kind in {*RUN} - {*KINDS} - OTHERWISE:
+        for sample in samples_by_kind()[kind]:
+            tensors = [dense(each) for each in sample.tensors]
+            results = compute(kind, sample.ir_args, tensors)
+            given = tuple(map(placed, tensors))
+            found = effect(kind, plain(sample), given, tuple(tuple(each.shape) for each in results))
+            for result, said in zip(results, found.results, strict=True):
+                owners = owners_of(result, tensors)
+                is_said = said.operand in owners and same_place(placed(result), said.strides)
+                if owners and not is_said:
+                    views.add(kind)
+    assert sorted(views) == []
 
 
 def test_reshapes_of_what_lies_apart_are_copies() -> None:

@@ -6,6 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from autopar.ir.ops import RULES
+from autopar.ir.ops.dense import DENSE, DENSE_ROWS, STRICT
+from autopar.ir.ops.products.attention import FLASH
+from autopar.ir.ops.products.attention_backward import FLASH_BACKWARD
+from autopar.ir.ops.table import dense, dense_rows
 from tests.ops.sample import compute
 from tests.ops.samples import RUN, samples_by_kind
 from tests.ops.split_run_combine import assert_equal
@@ -35,3 +40,11 @@ def test_strides_change_nothing(kind: str) -> None:
             found = compute(kind, sample.ir_args, [strided(t) for t in sample.tensors])
             for at, (result, whole) in enumerate(zip(found, sample.results, strict=True)):
                 assert_equal(result, whole, f"{sample}, {strided.__name__}, result {at}")
+
+
+def test_rows_say_which_kernels_want_dense_operands() -> None:
+    plain = RULES["aten.mm.default"]
+    assert dense(plain) != dense_rows(plain) != plain
+    assert "aten._pdist_forward.default" in DENSE
+    assert {FLASH, FLASH_BACKWARD} == DENSE_ROWS
+    assert "aten.mm.default" not in STRICT

@@ -1,4 +1,7 @@
-"""Documents that run: the examples in docstrings and the Python commands of CONTRIBUTING.md."""
+"""Documents that run: the examples in docstrings and the Python commands of CONTRIBUTING.md.
+
+And the rows of tables that it shows are those of the package.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,11 @@ WITH_EXAMPLES = sorted(
     if re.search(r"^ *>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
 )
 COMMAND = re.compile(r"^\$ (python -c '.*?')$\n(.*?)(?=^\$|^```)", re.MULTILINE | re.DOTALL)
-PRINTED = COMMAND.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PRINTED = COMMAND.findall(GUIDE)
+CODE = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+ROWS = [block for block in CODE if not block.startswith("@")]
+"""The blocks that are a row of a table; one that stands alone is in parentheses, for the format."""
 
 
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
@@ -38,3 +45,13 @@ def test_commands_print_what_the_guide_shows(command: str, output: str) -> None:
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == output
+
+
+def test_rows_that_the_guide_shows_are_in_the_package() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "autopar").rglob("*.py")]
+    package = ["".join(text.split()) for text in texts]
+    shown = [
+        "".join(re.sub(r"^\(\n(.*)^\)\n", r"\1", row, flags=re.S | re.M).split()) for row in ROWS
+    ]
+    assert len(shown) == 3
+    assert [row for row in shown if not any(row in text for text in package)] == []

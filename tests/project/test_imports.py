@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "frontend": {"base", "ir"},
     "annotate": {"base", "ir"},
     "runtime": {"base", "ir", "version"},
-    "calibration": {"base", "cost", "runtime"},
+    "calibration": {"base", "cost", "ir", "runtime"},
     "planning": {"annotate", "base", "completion", "cost", "ir", "partition"},
     "pipeline": COMPILER - {"frontend"} | {"partition", "planning", "runtime"},
     "analysis": COMPILER - {"mapping", "version"} | {"pipeline", "planning", "runtime"},

@@ -42,3 +42,10 @@ def test_statements_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     check(STATEMENTS, tmp_path)
+
+
+def test_a_page_may_leave_out_items_of_a_list() -> None:
+    step = Step("pycon", "", "only a, b, ..., or z; did you mean z?\n")
+    assert not differs("only a, b, c, d, or z; did you mean z?\n", step)
+    assert differs("only a, c, d, or z; did you mean z?\n", step)
+    assert differs("only a, b, c, or z; did you mean c?\n", step)

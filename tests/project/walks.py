@@ -32,6 +32,9 @@ NUMBER = re.compile(r"\d+\.\d{4,}")
 MEASURED = re.compile(r"\s*\d[\d.]*(?:e[-+]?\d+)?(?: (?:ns|us|ms|s|[MG]B/s)\b)?[ \t]*")
 """A measured figure, with its unit and the blanks that align it."""
 
+LEFT_OUT = ", ..., "
+"""Stands for further items of a list in what a page shows."""
+
 PLACE = re.compile(r"[^\s\[]*/(?=examples/)")
 """What stands before the examples in a path: another folder on each machine."""
 
@@ -118,17 +121,27 @@ class Walk:
 def differs(found: str, step: Step) -> bool:
     """Returns whether an example printed something else than shown, but for rounding.
 
+    What is shown may leave out items of one list.
+
     Args:
         found: What it printed.
         step: The example.
     """
-    mine, theirs = _plain(found), _plain(step.shown)
+    mine = _plain(found)
+    theirs = _filled(mine, _plain(step.shown))
     if step.is_measured:
         return MEASURED.sub("~", mine) != MEASURED.sub("~", theirs)
     if NUMBER.sub("~", mine) != NUMBER.sub("~", theirs):
         return True
     pairs = zip(NUMBER.findall(mine), NUMBER.findall(theirs), strict=True)
     return not all(math.isclose(float(a), float(b), rel_tol=1e-3) for a, b in pairs)
+
+
+def _filled(found: str, shown: str) -> str:
+    """Returns what is shown, with the items of what was found where a list leaves some out."""
+    head, gap, tail = shown.partition(LEFT_OUT)
+    fits = gap and found.startswith(head + ", ") and found.endswith(", " + tail)
+    return found if fits else shown
 
 
 def _plain(text: str) -> str:

@@ -25,8 +25,9 @@ from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.builds.files import read_build
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.deployment import Deployment
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import planned, prod
-from autopar.ir.program import DTYPE_BYTES, Port, Program
+from autopar.ir.program import Port, Program
 from autopar.pipeline.device_memory import MEMORY
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from autopar.completion.problem.space import Form, Need, Space
 from autopar.completion.problem.splits import Key, Splits
 from autopar.cost import op_seconds
 from autopar.cost.part import part_seconds
-from autopar.cost.roofline import INDEX
 from autopar.cost.windows import WindowWay, window_ways
+from autopar.ir.dtypes import DTYPE_BYTES, INDEXES
 from autopar.ir.expr.expression import IntExpr, planned, prod
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import (
@@ -25,7 +25,7 @@ from autopar.ir.layout import (
 )
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.view import FREE
-from autopar.ir.program import DTYPE_BYTES, Op, OpDist, Pending, Ref, Value
+from autopar.ir.program import Op, OpDist, Pending, Ref, Value
 from autopar.ir.rules.distribution import pending_once, shard_call
 from autopar.ir.rules.rule import SAME, Dims, Rule, TensorType
 from autopar.ir.rules.window import Window
@@ -224,7 +224,7 @@ class Call:
         kept = {factor for dim in self.rule.results[0] for factor in dim}
         for dims, tensor in zip(self.rule.operands, self.operands, strict=True):
             own = [factor for dim in dims for factor in dim]
-            if tensor.dtype in INDEX and self.rule.indexed.keys().isdisjoint(own):
+            if tensor.dtype in INDEXES and self.rule.indexed.keys().isdisjoint(own):
                 rows = [factor for factor in own if factor in kept & self.splittable]
                 if rows:
                     return rows[0]

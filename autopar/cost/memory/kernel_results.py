@@ -24,7 +24,7 @@ from autopar.ir.memory.strides import (
     reshaped,
 )
 from autopar.ir.ops import functional_kind
-from autopar.ir.ops.products.dense import DENSE, DENSE_ROWS
+from autopar.ir.ops.dense import DENSE, DENSE_ROWS
 from autopar.ir.ops.products.recurrent_memory import TAKEN
 from autopar.ir.ops.shape.strided import (
     IN_TERMS,

@@ -7,29 +7,13 @@ from collections.abc import Mapping
 import torch
 from torch import fx
 
+from autopar.ir.dtypes import TORCH_NAMES
 from autopar.ir.emitted import MARK
 from autopar.ir.ops.losses.alignment import CTC, CTC_GRADIENT
 from autopar.ir.ops.products.recurrent import GRADIENT, RECURRENT
 
 IR_DTYPES: Mapping[torch.dtype, str] = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "f8e4m3fn",
-    torch.float8_e5m2: "f8e5m2",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.uint16: "u16",
-    torch.uint32: "u32",
-    torch.uint64: "u64",
-    torch.bool: "bool",
-    torch.complex32: "c32",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
+    getattr(torch, there): name for name, there in TORCH_NAMES.items()
 }
 """The IR's name of each torch dtype."""
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from autopar.ir.memory.transfers import STARTED
-from autopar.ir.ops.products.dense import STRICT
+from autopar.ir.ops.dense import STRICT
 from autopar.ir.ops.shape.view import MARKED, RESHAPES, UNSAFE
 
 SHORT_SUM_BYTES = 1 << 20

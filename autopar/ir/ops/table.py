@@ -37,6 +37,23 @@ class Again:
     results: int
 
 
+@dataclass(frozen=True, slots=True)
+class Strict:
+    """The row of an op whose kernel refuses operands that aren't dense, or reads them wrong.
+
+    Attributes:
+        rule: Its rule function.
+        rows: Whether it is enough that the last dimension is.
+    """
+
+    rule: RuleFunction
+    rows: bool = False
+
+    def __call__(self, call: OpCall) -> Rule | None:
+        """Returns the rule of a call."""
+        return self.rule(call)
+
+
 COMPARISON = 200
 """Operations of vector arithmetic in whose time values are compared and moved, one by one.
 
@@ -94,6 +111,19 @@ def row(text: str, **options: Any) -> RuleFunction:
         return make_rule(text, call, **options)
 
     return rule
+
+
+def dense(rule: RuleFunction) -> Strict:
+    """Returns a row of an op whose kernel ignores strides on the CPU, and gets contiguous copies.
+
+    Rows of other ops are their rule functions: kernels take operands as they lie.
+    """
+    return Strict(rule)
+
+
+def dense_rows(rule: RuleFunction) -> Strict:
+    """Returns a row of an op whose kernel ignores the stride of the last dimension on the CPU."""
+    return Strict(rule, rows=True)
 
 
 def same(kinds: Sequence[str], rule: RuleFunction) -> dict[str, RuleFunction]:

@@ -15,8 +15,8 @@ A dims_mapping, in options, annotation files and plans, has an entry per dimensi
     (dp,tp), [dp,tp]        over several, major to minor
     (12@tp)(64)             exactly so: 12 heads of 64, of which the heads are split over tp
 
-What is pending is `sum@tp`. The text of a mark (`ir/mark.py`) is none of these but a literal of
-Python, which holds a mesh and places too.
+What is pending is `sum@tp`. A mark (`ir/mark.py`), which holds a mesh and places too, is written as
+an argument of an op, and so is the dims_mapping in it: `["dp", -1, ["dp", "tp"]]`.
 """
 
 from __future__ import annotations

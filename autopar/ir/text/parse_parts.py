@@ -8,19 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autopar.base.errors import AnnotationError, Loc, near_misses
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import IntExpr, axes_of, prod
 from autopar.ir.layout import DimLayout, Origin
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import (
-    DTYPE_BYTES,
-    Arg,
-    BoxDim,
-    DType,
-    OpDist,
-    Part,
-    Pending,
-    Ref,
-)
+from autopar.ir.program import Arg, BoxDim, DType, OpDist, Part, Pending, Ref
 from autopar.ir.text.cursor import Cursor
 from autopar.ir.text.layouts import QUOTED, LayoutParser
 from autopar.ir.text.print_parts import CONSTANTS, RESERVED
@@ -287,3 +279,20 @@ _RESERVED_WORD = re.compile(
 def _float(number: str) -> float:
     # One NaN object for all: tuples compare by identity first.
     return math.nan if number == "nan" else float(number)
+
+
+def parse_arg(text: str, source: str) -> Arg:
+    """Returns the argument of an op that `arg_str` wrote.
+
+    Args:
+        text: The text.
+        source: What it is, in messages.
+
+    Raises:
+        TextError: If it is something else.
+    """
+    cursor = Cursor(text, source)
+    arg = PartsParser(cursor, Header()).arg()
+    if not cursor.at_end():
+        cursor.fail_expecting("nothing behind the argument")
+    return arg

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.base.errors import UNKNOWN
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import IntExpr, axes_of
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import DTYPE_BYTES, ROLES, Arg, Part, Value
+from autopar.ir.program import ROLES, Arg, Part, Value
 from autopar.ir.text.cursor import Cursor
 from autopar.ir.text.layouts import QUOTED
 from autopar.ir.text.parse_parts import LOC, PartsParser

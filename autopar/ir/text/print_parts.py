@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autopar.base.errors import UNKNOWN, Loc
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import UNBOUNDED, Binary, Expr, Size, axes_of
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import DTYPE_BYTES, Arg, BoxDim, DType, Op, OpDist, Part, Port, Ref, Value
+from autopar.ir.program import Arg, BoxDim, DType, Op, OpDist, Part, Port, Ref, Value
 from autopar.ir.text.layouts import dim_text, dims_text, pending_text
 from autopar.ir.text.words import integers, kind, quote, value_name, word
 

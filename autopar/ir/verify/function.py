@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autopar.ir.collectives import DECLARED, is_collective
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shown, substitute
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import (
-    DTYPE_BYTES,
-    PHASES,
-    ROLES,
-    Arg,
-    DType,
-    Function,
-    Op,
-    Program,
-    Value,
-)
+from autopar.ir.program import PHASES, ROLES, Arg, DType, Function, Op, Program, Value
 from autopar.ir.text.words import value_name
 from autopar.ir.verify.problems import Problems, one_of
 

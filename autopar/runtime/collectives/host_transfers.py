@@ -36,17 +36,16 @@ def end_offload(self: Tensor, of: Tensor) -> Tensor:
     return self
 
 
-def reload(self: Tensor, *, device: torch.device | str = "cpu") -> Tensor:
+def reload(self: Tensor, *, device: torch.device) -> Tensor:
     """Starts the copy of a tensor on the host to a device, and returns where it arrives.
 
     Args:
         self: The tensor.
         device: The device.
     """
-    target = torch.device(device)
-    if target.type == "cpu":
+    if device.type == "cpu":
         return self.clone()
-    arriving = torch.empty_like(self, device=target)
+    arriving = torch.empty_like(self, device=device)
     return _copied(self, arriving, arriving.device, RELOAD)
 
 

@@ -1,5 +1,9 @@
 """Calls and loops of a program, as modules that the generated code calls.
 
+No pass makes `call` or `repeat` yet; programs in the text form have them, for a loop over slices of
+a tensor is to be one. What an iteration reads and what a loop returns is said here alone. The
+virtual mesh, which stops at collectives within a body, walks that instead of `forward`.
+
 They run `body.forward` and not `body`: when an op fails, fx's own call prints the line of generated
 code and drops the traceback, from which the failing op is read.
 """
@@ -46,26 +50,39 @@ class Repeat(nn.Module):
         self.carried = carried
         self.sliced = sliced
 
-    def arguments(
-        self, iteration: int, state: tuple[Tensor, ...], operands: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """Returns the body's inputs of an iteration, given the carried values before it."""
-        last = self.carried + self.sliced
-        slices = [operand[iteration] for operand in operands[self.carried : last]]
-        return (*state, *slices, *operands[last:])
-
-    def results(
-        self, state: tuple[Tensor, ...], collected: list[tuple[Tensor, ...]]
-    ) -> tuple[Tensor, ...]:
-        """Returns the loop's results: the carried values after it, and what is stacked."""
-        return (*state, *(torch.stack(entries) for entries in zip(*collected, strict=True)))
-
     def forward(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """Returns the final carried values and each per-iteration output, stacked."""
-        state = operands[: self.carried]
-        collected: list[tuple[Tensor, ...]] = []
+        run = Iterations(self, operands)
         for iteration in range(self.trip):
-            produced = self.body.forward(*self.arguments(iteration, state, operands))
-            state = produced[: self.carried]
-            collected.append(produced[self.carried :])
-        return self.results(state, collected)
+            run.add(self.body.forward(*run.arguments(iteration)))
+        return run.results()
+
+
+class Iterations:
+    """The values of a loop while it runs.
+
+    Args:
+        loop: The loop.
+        operands: Its operands: carried, sliced, invariant.
+    """
+
+    def __init__(self, loop: Repeat, operands: tuple[Tensor, ...]) -> None:
+        last = loop.carried + loop.sliced
+        self._carried = operands[: loop.carried]
+        self._sliced = operands[loop.carried : last]
+        self._invariant = operands[last:]
+        self._collected: list[tuple[Tensor, ...]] = []
+
+    def arguments(self, iteration: int) -> tuple[Tensor, ...]:
+        """Returns the body's inputs of an iteration, the one after what was added last."""
+        return (*self._carried, *(each[iteration] for each in self._sliced), *self._invariant)
+
+    def add(self, produced: tuple[Tensor, ...]) -> None:
+        """Takes the body's outputs of an iteration."""
+        count = len(self._carried)
+        self._carried = produced[:count]
+        self._collected.append(produced[count:])
+
+    def results(self) -> tuple[Tensor, ...]:
+        """Returns the carried values after the loop, and what is stacked."""
+        return (*self._carried, *map(torch.stack, zip(*self._collected, strict=True)))

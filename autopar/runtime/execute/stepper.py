@@ -18,7 +18,7 @@ from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op, Value
 from autopar.runtime.collectives.async_collectives import ENDS
 from autopar.runtime.collectives.races import Flights
-from autopar.runtime.execute.control import Call, Repeat
+from autopar.runtime.execute.control import Call, Iterations, Repeat
 from autopar.runtime.execute.describe import describe_failure, describe_op
 from autopar.runtime.kernels.table import IR_DTYPES
 
@@ -126,15 +126,11 @@ class _Walk:
             raise RuntimeFailure(describe_failure(op, error)) from error
 
     def _repeat(self, loop: Repeat, operands: tuple[Tensor, ...], scope: Scope) -> Steps:
-        state = operands[: loop.carried]
-        collected: list[tuple[Tensor, ...]] = []
+        run = Iterations(loop, operands)
         for iteration in range(loop.trip):
-            inputs = loop.arguments(iteration, state, operands)
             within = (*scope[:-1], f"{scope[-1]}[{iteration}]")
-            produced = yield from self.steps(loop.body, inputs, within)
-            state = produced[: loop.carried]
-            collected.append(produced[loop.carried :])
-        return loop.results(state, collected)
+            run.add((yield from self.steps(loop.body, run.arguments(iteration), within)))
+        return run.results()
 
 
 def _check(node: fx.Node, tensor: Any) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from autopar.base.errors import InvalidInputError, near_misses
+from autopar.ir.dtypes import TORCH_NAMES
 from autopar.ir.expr.expression import Expr
 from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, overload
+from autopar.ir.ops.dense import ALONE, DENSE, DENSE_ROWS
 from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
-from autopar.ir.ops.products.dense import ALONE, DENSE, DENSE_ROWS
 from autopar.ir.ops.shape.view import MARKED, RESHAPES
 from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rules.foreign import FUNCTIONAL, SEEDED
@@ -29,24 +30,7 @@ from autopar.runtime.kernels.own_ops import OWN_OPS
 from autopar.runtime.kernels.random_ops import RANDOM_OPS
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f8e4m3fn": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i16": torch.int16,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "u16": torch.uint16,
-    "u32": torch.uint32,
-    "u64": torch.uint64,
-    "bool": torch.bool,
-    "c32": torch.complex32,
-    "c64": torch.complex64,
-    "c128": torch.complex128,
+    name: getattr(torch, there) for name, there in TORCH_NAMES.items()
 }
 """The torch dtype of each dtype name of the IR."""
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
+from autopar.ir.dtypes import INTEGERS
 from autopar.ir.ops.index.lookups import REARRANGED, Lookup, lookups_of
 from autopar.ir.program import SEED, Function, Op, Program, Value
 from autopar.runtime.execute.describe import describe_failure, reason_of
@@ -24,8 +25,6 @@ from autopar.runtime.execute.locate import failing_op
 from autopar.runtime.execute.specialize import specialize_functions
 from autopar.runtime.ports.ports import is_weight, label_of
 from autopar.runtime.training.rates import is_rate
-
-_INTEGERS = frozenset(("bool", "u8", "i8", "i16", "i32", "i64"))
 
 _MOST_OPS = 64
 """Ops between inputs and an index."""
@@ -153,7 +152,7 @@ def _cone(
     while waiting:
         name = waiting.pop()
         op = producers.get(name)
-        if values[name].dtype not in _INTEGERS or len(ops) > _MOST_OPS:
+        if values[name].dtype not in INTEGERS or len(ops) > _MOST_OPS:
             return None
         if op is None:
             if name not in given:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from autopar.base.errors import InvalidInputError
+from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import Coord
-from autopar.ir.program import DTYPE_BYTES, DType, Ref
+from autopar.ir.program import DType, Ref
 from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES, kernel, signature, to_torch
 
 

@@ -105,23 +105,25 @@ def schema_function(node: Node, inputs: Sequence[Value]) -> FunctionProto | None
     if schema is None:
         return None
     if schema.has_function:
-        usable = [v for v in schema.function_opset_versions if v <= node.opset]
-        return _parse(schema.get_function_with_opset_version(usable[-1])) if usable else None
+        version = _version_of(schema.function_opset_versions, node.opset)
+        return _parse(schema.get_function_with_opset_version(version))
     if not schema.has_context_dependent_function:
-        return None
-    versions = schema.context_dependent_function_opset_versions
-    usable = [version for version in versions if version <= node.opset]
-    if not usable:
         return None
     proto = NodeProto()
     proto.CopyFrom(node.proto)
     del proto.attribute[:]
     proto.attribute.extend(node.attributes.values())
     types = [_type_of(value).SerializeToString() for value in inputs]
+    version = _version_of(schema.context_dependent_function_opset_versions, node.opset)
     body = schema.get_context_dependent_function_with_opset_version(
-        usable[-1], proto.SerializeToString(), types
+        version, proto.SerializeToString(), types
     )
     return _parse(body)
+
+
+def _version_of(versions: Sequence[int], opset: int) -> int:
+    """Returns the version of a body that is nearest to an opset; each imports its own."""
+    return max((version for version in versions if version <= opset), default=min(versions))
 
 
 def schema_defaults(node: Node) -> dict[str, AttributeProto]:

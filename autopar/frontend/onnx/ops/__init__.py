@@ -1,4 +1,9 @@
-"""How ONNX operators are expressed with torch functions, in tables by family."""
+"""How ONNX operators are expressed with torch functions, in tables by family.
+
+An operator that onnx defines in terms of others needs no row: the walk inlines that body. There is
+one where the body takes more ops, as it has no fused kernels, where an older opset has no body, or
+where the body computes something else.
+"""
 
 from __future__ import annotations
 

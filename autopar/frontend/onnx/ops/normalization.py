@@ -83,6 +83,7 @@ def _group_norm(
 
 def _rms_norm(node: Node, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     axis = as_axes([node.integer("axis", -1)], x.ndim)[0]
+    # The body that onnx gives it computes float64 in float32.
     wide = x if x.dtype == torch.float64 else x.to(torch.float32)
     square = torch.mean(wide * wide, list(range(axis, x.ndim)), True)
     normal = wide * torch.rsqrt(square + node.number("epsilon", 1e-5))

@@ -27,6 +27,7 @@ def _random_uniform_like(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 
 def _bernoulli(node: Node, x: torch.Tensor) -> torch.Tensor:
+    # The body that onnx gives it draws a one where the random number is the larger one.
     return torch.bernoulli(x).to(_dtype_like(node, x))
 
 

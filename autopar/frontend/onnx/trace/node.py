@@ -132,9 +132,9 @@ class Node:
         """Returns a graph attribute."""
         return self.attributes[name].g
 
-    def dtype(self, name: str, default: int = TensorProto.FLOAT) -> torch.dtype:
-        """Returns the dtype that an int attribute names; see `element_type`."""
-        return self.element_type(self.integer(name, default)).carrier
+    def dtype(self, name: str) -> torch.dtype:
+        """Returns the dtype that an int attribute names, by default float32; see `element_type`."""
+        return self.element_type(self.integer(name, TensorProto.FLOAT)).carrier
 
     def element_type(self, number: int) -> ElementType:
         """Returns the element type that ONNX gives this number.

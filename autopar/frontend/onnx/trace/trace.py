@@ -25,33 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autopar.frontend.lower.open_sizes import OpenArgument, OpenSizes
 from autopar.frontend.onnx.trace.node import Node
 from autopar.frontend.onnx.trace.values import TensorTree, Translate
-
-_KEPT = frozenset(
-    (
-        "aten::native_layer_norm",
-        "aten::native_group_norm",
-        "aten::_softmax",
-        "aten::_log_softmax",
-        "aten::gelu",
-        "aten::silu",
-        "aten::embedding",
-        "aten::native_batch_norm",
-        "aten::_native_batch_norm_legit",
-        "aten::_native_batch_norm_legit_no_training",
-        "aten::_scaled_dot_product_flash_attention_for_cpu",
-        "aten::elu",
-        "aten::hardswish",
-        "aten::hardsigmoid",
-        "aten::leaky_relu",
-        "aten::mish",
-        "aten::celu",
-        "aten::softplus",
-        *(f"aten::upsample_nearest{rank}d" for rank in (1, 2, 3)),
-        *(f"aten::upsample_{name}" for name in ("linear1d", "bilinear2d", "bicubic2d")),
-        "aten::upsample_trilinear3d",
-    )
-)
-"""Ops that stay whole: fused kernels are fast, and a split that needs more takes them apart."""
+from autopar.ir.ops import is_known
 
 _ORIGIN = "onnx_node"
 """The key in `node.meta` that holds the ONNX node that an fx node comes from."""
@@ -196,8 +170,11 @@ def _is_composite(func: Any) -> bool:
     """Tells whether an op is defined by others, and has no kernel of its own on CPUs."""
     if func.namespace == "prim":  # These ask for a tensor's device and the like.
         return False
-    own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
-    return func._can_decompose() and not own
+    return func._can_decompose() and not _has_kernel(func)
+
+
+def _has_kernel(func: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU"))
 
 
 def origin_of(node: fx.Node) -> Node | None:
@@ -218,6 +195,14 @@ def stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 
 def decompositions() -> dict[Any, Any]:
-    """Returns the core ATen decompositions but those of ops that stay whole."""
+    """Returns the core ATen decompositions but those of ops that stay whole.
+
+    These have a rule and a kernel of their own, which is faster than what they are decomposed to,
+    as that of silu. What has a rule alone is mostly another spelling: t and transpose are permute.
+    """
     table: dict[Any, Any] = dict(torch.export.default_decompositions())
-    return {op: body for op, body in table.items() if op.name().partition(".")[0] not in _KEPT}
+    return {op: body for op, body in table.items() if not _stays_whole(op)}
+
+
+def _stays_whole(op: torch._ops.OpOverload) -> bool:
+    return _has_kernel(op) and is_known(f"{op.namespace}.{op._opname}.{op._overloadname}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autopar.ir.dtypes import HALVES
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims, pointwise
-from autopar.ir.ops.table import FIRST, Table, pending, row, same
+from autopar.ir.ops.table import FIRST, Table, dense, pending, row, same
 from autopar.ir.rules.rule import ALL_MONOIDS, Dims, OpCall, Rule, build_rule
 
 SUM, EXTREMA = pending(0), pending(0, monoids=("max", "min"))
@@ -41,13 +41,13 @@ RULES: Table = {
     **same(
         ["aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"], to_copy
     ),
-    **same(["aten.view.dtype", "aten.view_copy.dtype"], reinterpret),
+    **same(["aten.view.dtype", "aten.view_copy.dtype"], dense(reinterpret)),
     **same(
         ["aten.view_as_real.default", "aten.view_as_real_copy.default"],
         row("*i -> *i r", whole=("r",), linear=FIRST, work=0),
     ),
     **same(
         ["aten.view_as_complex.default", "aten.view_as_complex_copy.default"],
-        row("*i r -> *i", whole=("r",), linear=FIRST, work=0),
+        dense(row("*i r -> *i", whole=("r",), linear=FIRST, work=0)),
     ),
 }

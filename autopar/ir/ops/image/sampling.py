@@ -16,6 +16,7 @@ from autopar.ir.ops.table import (
     Table,
     axes,
     axis,
+    dense,
     factors,
     pending,
     per_dim,
@@ -289,7 +290,7 @@ RULES: Table = {
     **{f"aten.avg_pool{n}d_backward.default": average_backward(n, False) for n in (2, 3)},
     **{f"aten._adaptive_avg_pool{n}d_backward.default": average_backward(n, True) for n in (2, 3)},
     **{f"aten.fractional_max_pool{n}d.default": fractional_pool(n) for n in (2, 3)},
-    **{f"aten.fractional_max_pool{n}d_backward.default": images_backward(n) for n in (2, 3)},
+    **{f"aten.fractional_max_pool{n}d_backward.default": dense(images_backward(n)) for n in (2, 3)},
     "aten.adaptive_max_pool2d_backward.default": images_backward(2),
-    "aten.adaptive_max_pool3d_backward.default": images_backward(3),
+    "aten.adaptive_max_pool3d_backward.default": dense(images_backward(3)),
 }

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autopar.ir.ops.index.indexing import BISECTION
-from autopar.ir.ops.table import RuleFunction, Table, axis, factors, operand_dims, pending, same
+from autopar.ir.ops.table import (
+    RuleFunction,
+    Table,
+    axis,
+    dense,
+    factors,
+    operand_dims,
+    pending,
+    same,
+)
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 
@@ -108,9 +117,8 @@ def segments(gradient: bool) -> RuleFunction:
 
 
 RULES: Table = {
-    **same(
-        [f"aten.isin.{o}" for o in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")], membership
-    ),
+    "aten.isin.Tensor_Tensor": dense(membership),
+    **same(["aten.isin.Tensor_Scalar", "aten.isin.Scalar_Tensor"], membership),
     **same(["aten.histogram.bin_ct", "aten.histogram.bins_tensor"], histogram),
     **same(
         [

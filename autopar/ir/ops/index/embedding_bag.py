@@ -6,7 +6,7 @@ adds those that it has.
 
 from __future__ import annotations
 
-from autopar.ir.ops.table import FIRST, RuleFunction, Table, factors, operand_dims
+from autopar.ir.ops.table import FIRST, RuleFunction, Table, dense, factors, operand_dims
 from autopar.ir.rules.local_arg import Size
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, Shard, build_rule
 
@@ -121,13 +121,13 @@ def weights_backward(call: OpCall) -> Rule | None:
 
 
 RULES: Table = {
-    "aten._embedding_bag.default": embedding_bag,
-    "aten._embedding_bag_forward_only.default": embedding_bag_forward,
-    "aten._embedding_bag_backward.default": embedding_bag_backward(
-        "autopar.embedding_bag_backward"
+    "aten._embedding_bag.default": dense(embedding_bag),
+    "aten._embedding_bag_forward_only.default": dense(embedding_bag_forward),
+    "aten._embedding_bag_backward.default": dense(
+        embedding_bag_backward("autopar.embedding_bag_backward")
     ),
-    "aten._embedding_bag_dense_backward.default": embedding_bag_backward(
-        "autopar.embedding_bag_dense_backward"
+    "aten._embedding_bag_dense_backward.default": dense(
+        embedding_bag_backward("autopar.embedding_bag_dense_backward")
     ),
-    "aten._embedding_bag_per_sample_weights_backward.default": weights_backward,
+    "aten._embedding_bag_per_sample_weights_backward.default": dense(weights_backward),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.reduce.softmax import write_log_softmax
-from autopar.ir.ops.table import RuleFunction, Table, factors, operand_dims, pending, same
+from autopar.ir.ops.table import RuleFunction, Table, dense, factors, operand_dims, pending, same
 from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
@@ -302,8 +302,7 @@ RULES: Table = {
         ],
         loss_of_targets("nll"),
     ),
-    **same(
-        ["aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default"], nll_loss_backward
-    ),
+    "aten.nll_loss_backward.default": nll_loss_backward,
+    "aten.nll_loss2d_backward.default": dense(nll_loss_backward),
     "aten.cross_entropy_loss.default": loss_of_targets("cross_entropy"),
 }

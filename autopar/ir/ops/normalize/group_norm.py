@@ -22,7 +22,7 @@ from autopar.ir.ops.normalize.normalization import (
     write_sum,
 )
 from autopar.ir.ops.shape.sizes import integer
-from autopar.ir.ops.table import Table, factors, operand_dims, pending
+from autopar.ir.ops.table import Table, dense, factors, operand_dims, pending
 from autopar.ir.rules.local_arg import Size
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
@@ -159,6 +159,6 @@ def _write_backward(w: BodyWriter, image: _Image, mask: tuple[bool, ...]) -> Non
 
 
 RULES: Table = {
-    "aten.native_group_norm.default": group_norm,
-    "aten.native_group_norm_backward.default": group_norm_backward,
+    "aten.native_group_norm.default": dense(group_norm),
+    "aten.native_group_norm_backward.default": dense(group_norm_backward),
 }

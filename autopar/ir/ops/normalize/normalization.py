@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autopar.ir.expr.expression import IntExpr, prod
 from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, with_bodies
 from autopar.ir.ops.shape.sizes import integers
-from autopar.ir.ops.table import Table, factors, operand_dims, pending, same
+from autopar.ir.ops.table import Table, dense, factors, operand_dims, pending, same
 from autopar.ir.program import Arg
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
@@ -227,6 +227,6 @@ _EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}
 
 RULES: Table = {
     **same(["aten.native_layer_norm.default", "aten.layer_norm.default"], layer_norm),
-    "aten.native_layer_norm_backward.default": layer_norm_backward,
+    "aten.native_layer_norm_backward.default": dense(layer_norm_backward),
     **same(["aten.rms_norm.default", "aten._fused_rms_norm.default"], rms_norm),
 }

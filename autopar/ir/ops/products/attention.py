@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, body
-from autopar.ir.ops.table import RuleFunction, Table, operand_dims, pending
+from autopar.ir.ops.table import RuleFunction, Table, dense_rows, operand_dims, pending
 from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rules.rule import SAME, Body, Dims, OpCall, Rule, RuleError, build_rule
 
@@ -261,5 +261,5 @@ FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 RULES: Table = {
     "aten.scaled_dot_product_attention.default": attention(),
     "aten._scaled_dot_product_attention_math.default": attention(second="weights"),
-    FLASH: attention(),
+    FLASH: dense_rows(attention()),
 }

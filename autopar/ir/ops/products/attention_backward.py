@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autopar.ir.ops.body import body
 from autopar.ir.ops.products.attention import heads, mask_dims, masked, splitting_more
-from autopar.ir.ops.table import Table, operand_dims, pending
+from autopar.ir.ops.table import Table, dense_rows, operand_dims, pending
 from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
 
@@ -55,4 +55,4 @@ def attention_backward(call: OpCall) -> Rule | None:
 FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
 """The gradients of attention on the CPU."""
 
-RULES: Table = {FLASH_BACKWARD: attention_backward}
+RULES: Table = {FLASH_BACKWARD: dense_rows(attention_backward)}

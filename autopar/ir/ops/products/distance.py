@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.reduce.vector_norm import MONOIDS, order_of, write_norm
-from autopar.ir.ops.table import Table, pending, row
+from autopar.ir.ops.table import Table, dense, pending, row
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule, make_rule
 
@@ -79,8 +79,8 @@ RULES: Table = {
     "aten._cdist_forward.default": distances,
     "aten._cdist_backward.default": distances_backward,
     "aten._euclidean_dist.default": row("p m, r m -> p r", whole=("m",), work=3),
-    "aten._pdist_forward.default": pairs,
-    "aten._pdist_backward.default": row(
-        "t, n m, t -> n m", whole=("t", "n"), linear=(pending(0),), work=3, aside=("n",)
+    "aten._pdist_forward.default": dense(pairs),
+    "aten._pdist_backward.default": dense(
+        row("t, n m, t -> n m", whole=("t", "n"), linear=(pending(0),), work=3, aside=("n",))
     ),
 }

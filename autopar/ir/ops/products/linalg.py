@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.ir.ops.body import BodyWriter, with_bodies
-from autopar.ir.ops.table import FIRST, RuleFunction, Table, operand_dims, pending, same
+from autopar.ir.ops.table import FIRST, RuleFunction, Table, dense, operand_dims, pending, same
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.rule import (
     SAME,
@@ -194,8 +194,8 @@ ONE, TWO = "_", "_ _"
 """A vector and a matrix."""
 
 RULES: Table = {
-    "aten._linalg_det.default": matrices({"A": TWO}, ("", TWO, ONE)),
-    "aten._linalg_slogdet.default": matrices({"A": TWO}, ("", "", TWO, ONE)),
+    "aten._linalg_det.default": dense(matrices({"A": TWO}, ("", TWO, ONE))),
+    "aten._linalg_slogdet.default": dense(matrices({"A": TWO}, ("", "", TWO, ONE))),
     "aten.linalg_inv_ex.default": matrices({"A": TWO}, (TWO, "")),
     "aten.linalg_cholesky_ex.default": matrices({"self": TWO}, (TWO, "")),
     **same(

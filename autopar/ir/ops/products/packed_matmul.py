@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.ir.ops.table import BILINEAR, Table, operand_dims, row
+from autopar.ir.ops.table import BILINEAR, Table, dense, operand_dims, row
 from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
 BLOCK = 16
@@ -93,8 +93,8 @@ def _named(text: str, shape: Sequence[int], blocks: _Blocks) -> Dims:
 
 
 RULES: Table = {
-    "aten._scaled_mm.default": scaled,
-    "aten._grouped_mm.default": grouped,
+    "aten._scaled_mm.default": dense(scaled),
+    "aten._grouped_mm.default": dense(grouped),
     "aten._int_mm.default": row("m k, k n -> m n", reduce={"k": "sum"}, linear=BILINEAR, work=2),
-    "aten._weight_int8pack_mm.default": row("m k, n k, n -> m n", whole=("k",), work=2),
+    "aten._weight_int8pack_mm.default": dense(row("m k, n k, n -> m n", whole=("k",), work=2)),
 }

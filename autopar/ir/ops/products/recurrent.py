@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.ir.ops.table import RuleFunction, Table
+from autopar.ir.ops.table import RuleFunction, Table, dense
 from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, TensorType, build_rule
 
 RECURRENT, GRADIENT = "autopar.recurrent", "autopar.recurrent_backward"
@@ -188,6 +188,6 @@ def fused(passes: int) -> RuleFunction:
 RULES: Table = {
     RECURRENT: layers,
     GRADIENT: gradients,
-    "aten.mkldnn_rnn_layer.default": fused(1),
-    "aten.mkldnn_rnn_layer_backward.default": fused(2),
+    "aten.mkldnn_rnn_layer.default": dense(fused(1)),
+    "aten.mkldnn_rnn_layer_backward.default": dense(fused(2)),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
-from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending
+from autopar.ir.ops.table import RuleFunction, Table, axis, dense, factors, pending
 from autopar.ir.program import Ref
 from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
@@ -135,6 +135,6 @@ RULES: Table = {
     "aten._safe_softmax.default": safe_softmax,
     "aten._softmax_backward_data.default": softmax_backward(log=False),
     "aten._log_softmax_backward_data.default": softmax_backward(log=True),
-    "aten._masked_softmax.default": masked_softmax,
+    "aten._masked_softmax.default": dense(masked_softmax),
     "aten._masked_softmax_backward.default": masked_softmax,
 }

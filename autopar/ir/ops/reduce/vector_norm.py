@@ -14,7 +14,7 @@ from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.reduce.reduction import DimsOf, all_dims, listed_dims, reduced, reduction
 from autopar.ir.ops.shape.sizes import broadcast
-from autopar.ir.ops.table import RuleFunction, Table, axis, factors, pending, same
+from autopar.ir.ops.table import RuleFunction, Table, axis, dense, factors, pending, same
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
@@ -214,6 +214,6 @@ RULES: Table = {
     **same(["aten.norm.Scalar", "aten.norm.ScalarOpt_dtype"], norm(all_dims)),
     "aten.dist.default": distance,
     "aten.renorm.default": renorm,
-    "aten._weight_norm_interface.default": weight_norm,
-    "aten._weight_norm_interface_backward.default": weight_norm_backward,
+    "aten._weight_norm_interface.default": dense(weight_norm),
+    "aten._weight_norm_interface_backward.default": dense(weight_norm_backward),
 }

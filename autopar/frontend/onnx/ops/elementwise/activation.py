@@ -34,7 +34,10 @@ def _elu(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 
 def _celu(node: Node, x: torch.Tensor) -> torch.Tensor:
-    return F.celu(x, node.number("alpha", 1.0))
+    # What torch's celu is. That has no kernel of its own, and would be taken apart.
+    alpha = node.number("alpha", 1.0)
+    result: torch.Tensor = torch.ops.aten.elu(x, alpha, 1.0, 1.0 / alpha)
+    return result
 
 
 def _selu(node: Node, x: torch.Tensor) -> torch.Tensor:
@@ -69,20 +72,8 @@ def _softplus(node: Node, x: torch.Tensor) -> torch.Tensor:
     return F.softplus(x)
 
 
-def _softsign(node: Node, x: torch.Tensor) -> torch.Tensor:
-    return F.softsign(x)
-
-
 def _sigmoid(node: Node, x: torch.Tensor) -> torch.Tensor:
     return torch.sigmoid(x)
-
-
-def _shrink(node: Node, x: torch.Tensor) -> torch.Tensor:
-    bias, limit = node.number("bias", 0.0), node.number("lambd", 0.5)
-    zero = torch.zeros_like(x)
-    kind = x.dtype
-    high = torch.where(x > limit, (x - bias).to(kind), zero)
-    return torch.where(x < -limit, (x + bias).to(kind), high)
 
 
 def _softmax(node: Node, x: torch.Tensor) -> torch.Tensor:
@@ -125,11 +116,9 @@ TABLE: Mapping[str, Translation] = {
     "PRelu": Translation(_prelu),
     "Relu": Translation(_relu),
     "Selu": Translation(_selu),
-    "Shrink": Translation(_shrink),
     "Sigmoid": Translation(_sigmoid),
     "Softmax": Translation(_softmax),
     "Softplus": Translation(_softplus),
-    "Softsign": Translation(_softsign),
     "Swish": Translation(_swish),
     "ThresholdedRelu": Translation(_thresholded_relu),
 }

@@ -92,6 +92,7 @@ def _dynamic_quantize(
     low = torch.clamp(torch.amin(x), max=0.0)
     high = torch.clamp(torch.amax(x), min=0.0)
     scale = (high - low) / 255.0
+    # The body that onnx gives it divides by zero where all elements are.
     scale = torch.where(scale == 0, 1.0, scale)
     zero = torch.clamp(torch.round(-low / scale), 0, 255)
     quantized = torch.clamp(torch.round(x / scale) + zero, 0, 255)

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from autopar.frontend.onnx.ops.image.window import window
-from autopar.frontend.onnx.ops.shape.layout import as_ints
-from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.node import Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
 
@@ -24,10 +23,6 @@ def _grid_sample(node: Node, x: torch.Tensor, grid: torch.Tensor) -> torch.Tenso
         padding_mode=padding,
         align_corners=node.flag("align_corners"),
     )
-
-
-def _affine_grid(node: Node, theta: torch.Tensor, size: Array) -> torch.Tensor:
-    return F.affine_grid(theta, as_ints(size), align_corners=node.flag("align_corners"))
 
 
 def _roi_align(
@@ -154,7 +149,6 @@ def _bilinear(
 
 
 TABLE: Mapping[str, Translation] = {
-    "AffineGrid": Translation(_affine_grid, static=(1,)),
     "DeformConv": Translation(_deform_conv),
     "GridSample": Translation(_grid_sample),
     "RoiAlign": Translation(_roi_align),

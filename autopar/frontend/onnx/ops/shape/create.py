@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from onnx import TensorProto
 
-from autopar.frontend.onnx.model.dtypes import FLOAT4_VALUES, ElementType
+from autopar.frontend.onnx.model.dtypes import FLOAT4_VALUES
 from autopar.frontend.onnx.ops.shape.layout import as_ints, is_sure
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
@@ -58,6 +58,7 @@ def _eye_like(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 
 def _range(node: Node, start: Array, limit: Array, delta: Array) -> torch.Tensor:
+    # The body that onnx gives it is a loop, of which each pass would be run here.
     first, last, step = start.item(), limit.item(), delta.item()
     kind = node.types[0]
     if kind is None or is_sure(step == 0):
@@ -107,18 +108,8 @@ def _one_hot(node: Node, indices: torch.Tensor, depth: Array, values: torch.Tens
 
 
 def _cast(node: Node, x: torch.Tensor) -> torch.Tensor:
-    return convert(node, x, node.element_type(node.integer("to")))
-
-
-def _cast_like(node: Node, x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    kind = node.types[1]
-    if kind is None:
-        raise Refused("its second input is missing")
-    return convert(node, x, kind)
-
-
-def convert(node: Node, x: torch.Tensor, kind: ElementType) -> torch.Tensor:
     """Casts as ONNX does: float8 saturates, integers of less than a byte wrap around."""
+    kind = node.element_type(node.integer("to"))
     if kind.number == TensorProto.FLOAT4E2M1:
         return round_float4(x.to(torch.float32))
     if kind.bits < 8:
@@ -180,7 +171,6 @@ def _bit_cast(node: Node, x: torch.Tensor) -> torch.Tensor:
 TABLE: Mapping[str, Translation] = {
     "BitCast": Translation(_bit_cast),
     "Cast": Translation(_cast),
-    "CastLike": Translation(_cast_like, shaped=(1,)),
     "Constant": Translation(_constant),
     "ConstantOfShape": Translation(_constant_of_shape, static=(0,), expands=True),
     "EyeLike": Translation(_eye_like, shaped=(0,), expands=True),
