@@ -184,7 +184,7 @@ def _arguments(program: Program, given: Mapping[str, Tensor]) -> Iterator[Tensor
     for port in program.signature.inputs:
         tensor, dtype = given.get(port.name), TORCH_DTYPES[port.dtype]
         if tensor is None:
-            yield torch.full(port.shape, port.fill or 0, dtype=dtype)
+            yield torch.full(port.known_shape, port.fill or 0, dtype=dtype)
         else:
             yield tensor.clone()
 

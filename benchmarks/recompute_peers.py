@@ -105,7 +105,7 @@ def _joint(tape: Tape) -> tuple[fx.GraphModule, int, dict[str, int]]:
 def _fake(tape: Tape, name: str, mode: FakeTensorMode) -> torch.Tensor:
     value = tape.function.values[name]
     with mode:
-        return torch.empty(value.global_shape, dtype=TORCH_DTYPES[value.dtype])
+        return torch.empty(value.known_shape, dtype=TORCH_DTYPES[value.dtype])
 
 
 def _call(graph: fx.Graph, op: Op, nodes: Mapping[str, fx.Node], mode: FakeTensorMode) -> fx.Node:

@@ -191,7 +191,8 @@ class Matcher:
 
     def _value(self, expr: IntExpr) -> Ints:
         if expr not in self._values:
-            evaluate = self._open.on_ranks if is_open(expr) else evaluate_on_ranks
+            is_number = isinstance(expr, int) or not is_open(expr)
+            evaluate = evaluate_on_ranks if is_number else self._open.on_ranks
             self._values[expr] = evaluate(expr, self._coords)
         return self._values[expr]
 

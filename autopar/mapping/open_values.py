@@ -40,7 +40,7 @@ class OpenValues:
         """Returns what a number stands for."""
         return self._exprs[number - _FIRST] if number < _LAST else number
 
-    def on_ranks(self, expr: Expr, coords: Mapping[str, Ints]) -> Ints:
+    def on_ranks(self, expr: IntExpr, coords: Mapping[str, Ints]) -> Ints:
         """Returns the value of an expression on every rank; of one element if all have the same.
 
         Args:

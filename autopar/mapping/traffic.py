@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autopar.cost.communicated import communicated_bytes
 from autopar.ir.collectives import declared
-from autopar.ir.expr.at_rank import shape_at
+from autopar.ir.expr.expression import FromFirst, evaluate
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.mapping.collectives import Collective, executions, sites
@@ -46,9 +46,12 @@ def traffic(program: Program, mesh: ProcessMesh) -> tuple[Traffic, ...]:
 
 def collective_bytes(site: Collective, mesh: ProcessMesh) -> int:
     """Returns the bytes of a collective, as `Traffic.nbytes` has them."""
-    origin = dict.fromkeys(mesh.dim_names, 0)
+    origin = FromFirst()
     # The process at the origin has the first block of everything, and no block is larger.
-    operand, result = (shape_at(value.shape, origin) for value in (site.operand, site.result))
+    operand, result = (
+        tuple(evaluate(size, origin) for size in value.shape)
+        for value in (site.operand, site.result)
+    )
     declaration = declared(site.op.kind, site.op.loc)
     return communicated_bytes(
         declaration, dict(site.op.args), operand, result, site.result.itemsize

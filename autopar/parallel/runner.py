@@ -26,6 +26,7 @@ from autopar.completion.presets.strategy import AUTO
 from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.step.batch import Path, Structure, flatten, input_label, is_among
 from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.expr.expression import planned
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
@@ -534,7 +535,7 @@ def _ignored_text(entry: ReportEntry) -> str:
 
 def _whole(part: Tensor, layout: Layout) -> Tensor:
     """Returns a tensor that is like the one of which this is a part, without its values."""
-    like = part.detach().new_zeros(()).expand(layout.shape)
+    like = part.detach().new_zeros(()).expand(tuple(map(planned, layout.shape)))
     return like.requires_grad_(part.requires_grad)
 
 

@@ -7,7 +7,6 @@ estimates, and processes on CPUs share their host's memory.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from autopar.cost import Cluster, memory_timeline
 from autopar.cost.memory.buffers import HOST, Execution
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.dtypes import DTYPE_BYTES
-from autopar.ir.expr.at_rank import shape_at
-from autopar.ir.expr.expression import FromFirst
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.ops import PRODUCTS
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import Program, Value
@@ -131,10 +129,7 @@ def _all_bytes(program: Program) -> int:
 
 def _bytes(value: Value) -> int:
     """Returns the bytes of a value on the first rank."""
-    return math.prod(shape_at(value.shape, _FIRST)) * DTYPE_BYTES[value.dtype]
-
-
-_FIRST = FromFirst()
+    return planned(prod(value.shape)) * DTYPE_BYTES[value.dtype]
 
 
 def _described(program: Program, held: RankMemory) -> str:
@@ -144,7 +139,7 @@ def _described(program: Program, held: RankMemory) -> str:
     loc = value.loc if op is None else op.loc
     what = "an input" if op is None else f"the result of {op.kind}"
     place = f" at {loc}" if loc != UNKNOWN else ""
-    shape = list(shape_at(value.shape, _FIRST))
+    shape = [planned(size) for size in value.shape]
     return (
         f"{held.largest}, {what}{place}, has shape {shape} on a rank and takes"
         f" {held.largest_bytes} bytes ({human_bytes(held.largest_bytes)})"

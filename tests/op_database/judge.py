@@ -12,6 +12,7 @@ from torch import Tensor
 
 from autopar.annotate import Pin
 from autopar.cost import Cluster
+from autopar.ir.expr.expression import planned
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Port, Program, Value
 from autopar.pipeline import Compiled, CompileOptions, compile_program
@@ -92,7 +93,7 @@ def random_pins(program: Program, mesh: ProcessMesh, seed: str) -> tuple[Pin, ..
         entries: list[list[str]] = [[] for _ in port.shape]
         least = 1 if port is certain else 0
         for axis in dice.sample(mesh.dim_names, dice.randint(least, mesh.ndim)):
-            wide = [at for at, size in enumerate(port.shape) if size > 1]
+            wide = [at for at, size in enumerate(port.shape) if planned(size) > 1]
             entries[dice.choice(wide)].append(axis)
         mapping = tuple(tuple(entry) if entry else -1 for entry in entries)
         pins.append(Pin(port.name, mapping, "a random pin"))
@@ -100,7 +101,7 @@ def random_pins(program: Program, mesh: ProcessMesh, seed: str) -> tuple[Pin, ..
 
 
 def _splittable(ports: Sequence[Port]) -> list[Port]:
-    return [port for port in ports if max(port.shape, default=0) > 1]
+    return [port for port in ports if max(port.known_shape, default=0) > 1]
 
 
 def compile_case(captured: Captured, mesh: ProcessMesh, pins: tuple[Pin, ...]) -> Compiled:

@@ -20,7 +20,7 @@ from autopar.completion.prepare.sections import (
 )
 from autopar.completion.propagate.solve import Solution
 from autopar.ir import emitted
-from autopar.ir.expr.expression import planned, prod
+from autopar.ir.expr.expression import IntExpr, planned, prod
 from autopar.ir.layout import Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
@@ -205,7 +205,7 @@ class _SplitWeights:
                     for dim, size in enumerate(port.shape)
                 )
                 yield replace(
-                    port, name=name, shape=shape, part=Part(port.name, port.shape, offset)
+                    port, name=name, shape=shape, part=Part(port.name, port.known_shape, offset)
                 )
 
     def _written(self, op: Op) -> Iterator[Op]:
@@ -291,7 +291,7 @@ class _SplitWeights:
             total = name
 
 
-def _with_size(shape: Sequence[int], section: Section, index: int) -> tuple[int, ...]:
+def _with_size(shape: Sequence[IntExpr], section: Section, index: int) -> tuple[IntExpr, ...]:
     sizes = list(shape)
     sizes[section.dim] = section.sizes[index]
     return tuple(sizes)

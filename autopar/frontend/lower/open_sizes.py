@@ -63,9 +63,9 @@ class OpenSizes:
         found = self._symbols.get(size.name)
         if found is None:
             found = self._symbols[size.name] = self.env.create_unbacked_symint()
-            torch._check(found >= size.least)
+            _take_for_granted(found >= size.least)
             if size.most < UNBOUNDED:
-                torch._check(found <= size.most)
+                _take_for_granted(found <= size.most)
             self._sizes[str(found.node.expr)] = size
         return found
 
@@ -163,6 +163,10 @@ def is_same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors always have the same shape."""
     pairs = zip(one.shape, other.shape, strict=False)
     return one.ndim == other.ndim and all(statically_known_true(a == b) for a, b in pairs)
+
+
+def _take_for_granted(condition: bool | torch.SymBool) -> None:
+    torch._check(condition)  # type: ignore[no-untyped-call]
 
 
 def _conjuncts(relation: sympy.Basic) -> Iterable[sympy.Basic]:

@@ -6,14 +6,13 @@ evaluator says of the program as it is; the record knows what of that moves with
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from autopar.cost import Cluster, Lifetimes, kinds_of_ranks
-from autopar.ir.expr.at_rank import shape_at
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.program import Function, Op, Program
 
 
@@ -145,10 +144,8 @@ class Record:
     @cached_property
     def value_bytes(self) -> Sequence[int]:
         """Bytes of each value's elements, on the rank with the largest blocks."""
-        mesh = self.program.mesh
-        coords = dict.fromkeys(mesh.dim_names if mesh is not None else (), 0)
         values = (self.function.values[name] for name in self.names)
-        return [math.prod(shape_at(each.shape, coords)) * each.itemsize for each in values]
+        return [planned(prod(each.shape)) * each.itemsize for each in values]
 
     @cached_property
     def besides(self) -> Sequence[int]:

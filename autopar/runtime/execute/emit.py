@@ -345,7 +345,7 @@ class _Body:
 
 
 def _shape_of(value: Value) -> Sequence[int]:
-    return value.global_shape
+    return value.known_shape
 
 
 def _repeat(op: Op) -> tuple[int, int, int]:

@@ -79,9 +79,8 @@ def launch(
     expect(COUNT, threads=threads)
     expect(NAMES, modules=modules)
     found = read_build(build)
-    given = labelled_inputs(found.serial, inputs)
-    serial = program_at(found.serial, given)
-    tensors = check_inputs(serial, given)
+    arrays = labelled_inputs(found.serial, inputs)
+    tensors = check_inputs(program_at(found.serial, arrays), arrays)
     labels = {port.name: label_of(port) for port in user_inputs(found.serial)}
     with scratch_folder() as folder:
         given, output = folder / "inputs.safetensors", folder / "outputs.safetensors"

@@ -38,13 +38,21 @@ def _wrong(lookup: Lookup, index: Tensor) -> int | None:
     if not index.numel():
         return None
     low, high = (int(end) for end in index.aminmax())
-    if lookup.least <= low and high < lookup.size:
+    least, size = _range(lookup)
+    if least <= low and high < size:
         return None
-    outside = (index < lookup.least) | (index >= lookup.size)
+    outside = (index < least) | (index >= size)
     if lookup.ignored is not None:
         outside &= index != lookup.ignored
     found = index[outside]
     return int(found.flatten()[0]) if found.numel() else None
+
+
+def _range(lookup: Lookup) -> tuple[int, int]:
+    """Returns the first number of a lookup and how many entries there are, at sizes of inputs."""
+    assert isinstance(lookup.least, int)
+    assert isinstance(lookup.size, int)
+    return lookup.least, lookup.size
 
 
 def _refusal(lookup: Lookup, number: int, labels: Sequence[str]) -> str:
@@ -173,7 +181,7 @@ def _cone(
 
 
 def _count(value: Value) -> int:
-    return prod(value.global_shape)
+    return prod(value.known_shape)
 
 
 def _part(

@@ -36,7 +36,7 @@ def assemble(whole: Tensor, pieces: Iterable[tuple[Box, Tensor]]) -> Tensor:
 
 def empty_whole(port: Port) -> Tensor:
     """Returns memory for the global tensor of a port."""
-    return torch.empty(port.shape, dtype=TORCH_DTYPES[port.dtype])
+    return torch.empty(port.known_shape, dtype=TORCH_DTYPES[port.dtype])
 
 
 class Gathering:

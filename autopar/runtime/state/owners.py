@@ -12,6 +12,7 @@ import numpy as np
 
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
+from autopar.ir.expr.expression import evaluate
 from autopar.ir.program import BoxDim, Port
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, Extent, box_shape, is_empty, whole_box
@@ -66,7 +67,7 @@ def _boxes(port: Port, coords: dict[str, Ints], count: int) -> Iterator[tuple[Bo
     """Yields each piece that some of `count` ranks hold, and which of them."""
     everyone = np.arange(count)
     if not port.box:
-        yield whole_box(port.shape), everyone
+        yield whole_box(port.known_shape), everyone
         return
     subs = [sub for dim in port.box for sub in dim]
     ends = [evaluate_on_ranks(end, coords) for sub in subs for end in (sub.start, sub.length)]
@@ -83,5 +84,5 @@ def _boxes(port: Port, coords: dict[str, Ints], count: int) -> Iterator[tuple[Bo
 def _box(box: Sequence[Sequence[BoxDim]], ends: Sequence[int], dims: int) -> Box:
     """Returns the piece with these starts and lengths, as `boxes.resolve_box` does."""
     pairs = iter(zip(ends[::2], ends[1::2], strict=True))
-    found = tuple(tuple(Extent(sub.size, *next(pairs)) for sub in dim) for dim in box)
+    found = tuple(tuple(Extent(evaluate(sub.size, {}), *next(pairs)) for sub in dim) for dim in box)
     return found if is_empty(found) else found[:dims]

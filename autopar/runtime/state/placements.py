@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
+from autopar.ir.expr.expression import planned
 from autopar.ir.layout import DimLayout, Layout, SubDim, dim_axes, dim_size
 from autopar.ir.mesh import ProcessMesh
 
@@ -85,7 +86,7 @@ def placeable(layout: Layout) -> Layout:
 
 
 def _placeable(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
-    size = dim_size(dim)
+    size = planned(dim_size(dim))
     axes: tuple[str, ...] = ()
     for axis in sorted(dim_axes(dim), key=mesh.axis_index):
         if not axes or size % mesh.axes_size((*axes, axis)) == 0 == size % mesh.axes_size(axes):

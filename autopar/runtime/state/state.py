@@ -214,7 +214,7 @@ class State:
 
     def _entry(self, label: str, at: Sequence[int]) -> Entry:
         port = self._ports[at[0]]
-        shape = port.shape if port.part is None else port.part.shape
+        shape = port.known_shape if port.part is None else port.part.shape
         return Entry(port.dtype, shape, (label, *port.aliases), tuple(at))
 
     def _gathered(self, at: int, everywhere: bool) -> Tensor | None:

@@ -77,7 +77,7 @@ class StepPlan:
         self._first = min(ranks.programs)
         self.program = ranks.programs[self._first]
         self._ports = tuple(filter(_is_batch, self.program.signature.inputs))
-        self.shapes: Shapes = tuple(port.shape for port in self._ports)
+        self.shapes: Shapes = tuple(port.known_shape for port in self._ports)
         self._keeping = keeping_by_rank(ranks.programs)
         self._writing_back = {rank: WritingBack(each) for rank, each in ranks.programs.items()}
         self._pieces: dict[int, dict[str, Tensor]] = {}
@@ -293,7 +293,7 @@ def _is_batch(port: Port) -> bool:
 
 
 def _batch_shapes(program: Program) -> Shapes:
-    return tuple(port.shape for port in program.signature.inputs if _is_batch(port))
+    return tuple(port.known_shape for port in program.signature.inputs if _is_batch(port))
 
 
 def _local_program(program: Program) -> Program:

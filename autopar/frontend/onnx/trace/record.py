@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import (
@@ -28,6 +29,7 @@ from autopar.frontend.onnx.trace.trace import Trace, stand_in
 from autopar.frontend.onnx.trace.values import (
     Failed,
     Known,
+    Leaf,
     Recipe,
     Sized,
     StoredTensor,
@@ -203,8 +205,8 @@ class Recorder:
 
     def _symbols(self, value: Sized) -> Expressions:
         """Returns open sizes as torch computes with them."""
-        symbols = array_of([self.trace.sizes.symbolic(size) for size in value.array.flat])
-        return symbols.reshape(value.array.shape)
+        symbols = np.frompyfunc(self.trace.sizes.symbolic, 1, 1)(value.array)
+        return np.asarray(symbols, dtype=object)
 
     def _computed(self, value: Sized) -> Traced:
         """Returns open sizes as a tensor that the program computes."""
@@ -272,7 +274,7 @@ class Recorder:
         node: Node,
         translation: Translation,
         inputs: list[Value],
-        tensors: Sequence[Known | Traced | Failed],
+        tensors: Sequence[Leaf],
     ) -> list[Value]:
         operands = [leaf for leaf in tensors if isinstance(leaf, Known)]
         source = next((leaf.source for leaf in operands if leaf.source), "")
@@ -451,14 +453,14 @@ def _found(value: Value, done: _Contents) -> Value:
     return value
 
 
-def _given_bytes(operands: Sequence[Known | Traced | Failed]) -> int:
+def _given_bytes(operands: Sequence[Leaf]) -> int:
     """Returns the bytes of the known tensors that these are, or follow from, at most."""
     known = sum(leaf.tensor.nbytes for leaf in dict.fromkeys(operands) if isinstance(leaf, Known))
     recipes = (leaf.recipe for leaf in operands if isinstance(leaf, Traced))
     return max(known, *(recipe.given for recipe in recipes if recipe is not None), 0)
 
 
-def _follows(leaf: Known | Traced | Failed) -> bool:
+def _follows(leaf: Leaf) -> bool:
     """Tells whether a traced value follows from known ones."""
     return isinstance(leaf, Traced) and leaf.recipe is not None
 

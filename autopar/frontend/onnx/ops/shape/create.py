@@ -9,7 +9,7 @@ import torch
 from onnx import TensorProto
 
 from autopar.frontend.onnx.model.dtypes import FLOAT4_VALUES
-from autopar.frontend.onnx.ops.shape.layout import as_ints, is_sure
+from autopar.frontend.onnx.ops.shape.layout import as_ints, is_sure, larger
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
@@ -78,7 +78,7 @@ def _open_range(first: int, last: int, step: int, dtype: torch.dtype) -> torch.T
     if not is_sure(step >= 1):
         raise Refused(f"a range from {first} to {last} in steps of {step}")
     count = -(-(last - first) // step)
-    count = count if is_sure(count >= 0) else torch.sym_max(0, count)
+    count = count if is_sure(count >= 0) else larger(0, count)
     return torch.arange(first, first + count * step, step, dtype=dtype)
 
 

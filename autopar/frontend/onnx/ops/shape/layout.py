@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -24,12 +25,23 @@ MOST_OPERANDS = 1024
 def as_ints(array: Array) -> list[int]:
     """Returns the content of an integer input as a flat list, in which open sizes are symbols."""
     items = array.reshape(-1).tolist()
-    return [item if isinstance(item, torch.SymInt) else int(item) for item in items]
+    # Typed as what it stands for: a symbol computes as a number does.
+    return [cast(int, item) if isinstance(item, torch.SymInt) else int(item) for item in items]
 
 
 def is_sure(condition: object) -> bool:
     """Returns whether a comparison of sizes holds, whatever those are that are open."""
     return statically_known_true(condition)  # type: ignore[arg-type]
+
+
+def larger(one: int, other: int) -> int:
+    """Returns the larger of two sizes, of which some may be open."""
+    return cast(int, torch.sym_max(one, other))  # type: ignore[no-untyped-call]
+
+
+def smaller(one: int, other: int) -> int:
+    """Returns the smaller of two sizes, of which some may be open."""
+    return cast(int, torch.sym_min(one, other))  # type: ignore[no-untyped-call]
 
 
 def is_shape(x: torch.Tensor, shape: Sequence[int]) -> bool:
@@ -243,14 +255,10 @@ def _slice_open(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
 def _clamped(bound: int, size: int) -> int:
     """Returns a bound of a slice as one within a dimension, counted from its start."""
     if is_sure(bound < 0):
-        return torch.sym_max(bound + size, 0)
+        return larger(bound + size, 0)
     if is_sure(bound <= size):
         return bound
-    return (
-        size
-        if is_sure(bound >= size) or is_sure(bound >= 2**31 - 1)
-        else torch.sym_min(bound, size)
-    )
+    return size if is_sure(bound >= size) or is_sure(bound >= 2**31 - 1) else smaller(bound, size)
 
 
 def _pad(
