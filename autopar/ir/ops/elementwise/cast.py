@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autopar.ir.dtypes import HALVES
+from autopar.ir.expr.expression import exact_quotient
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims, pointwise
 from autopar.ir.ops.table import FIRST, Table, dense, pending, row, same
 from autopar.ir.rules.rule import ALL_MONOIDS, Dims, OpCall, Rule, build_rule
@@ -31,10 +32,12 @@ def reinterpret(call: OpCall) -> Rule | None:
     if 0 in operand:
         return None
     parts: Dims = (*dims[:-1], (*dims[-1], "r"))
-    narrows = result[-1] > operand[-1]
-    sizes = {"r": max(operand[-1], result[-1]) // min(operand[-1], result[-1])}
-    tensors = (dims, parts) if narrows else (parts, dims)
-    return build_rule(call, tensors[:1], tensors[1:], sizes=sizes, whole=("r",), work=0)
+    tensors, each = (dims, parts), exact_quotient(result[-1], operand[-1])
+    if each is None:
+        tensors, each = (parts, dims), exact_quotient(operand[-1], result[-1])
+    if each is None:
+        return None
+    return build_rule(call, tensors[:1], tensors[1:], sizes={"r": each}, whole=("r",), work=0)
 
 
 RULES: Table = {

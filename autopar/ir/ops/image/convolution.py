@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from autopar.ir.expr.expression import IntExpr, add, planned, prod
 from autopar.ir.ops.body import BodyWriter, Write, body, with_bodies
 from autopar.ir.ops.image.spatial import Space, axes_of, spatial
 from autopar.ir.ops.table import BILINEAR, RuleFunction, Table, pending, per_dim, same
@@ -119,7 +120,7 @@ def _same_padding(call: OpCall) -> Rule:
         x = w.value(w.required("input"))
         more = [after - 2 * each for after, each in zip(both, before, strict=True)]
         if any(more):
-            shape = [*x.global_shape[:2], *map(sum, zip(x.global_shape[2:], more, strict=True))]
+            shape = [*x.global_shape[:2], *map(add, x.global_shape[2:], more)]
             pad: list[Arg] = [n for each in reversed(more) for n in (0, each)]
             padding: dict[str, Arg] = {"self": Ref(x.name), "pad": tuple(pad)}
             padded = w.emit("aten.constant_pad_nd.default", padding, shape, x.dtype)
@@ -155,7 +156,7 @@ def convolution_backward(call: OpCall) -> Rule | None:
     alone = not kept[0] and not (swap and kept[2])
     # Either gradient multiplies as often as the convolution: each weight at each coarse position.
     coarse = data if swap else call.operands[0].shape
-    products = 2 * math.prod(weight) * coarse[0] * math.prod(coarse[2:])
+    products = 2 * planned(prod((*weight, coarse[0], *coarse[2:])))
     local: dict[str, LocalArg] = {"groups": Size(("g",))} if group else {}
     if call.args.get("bias_sizes"):
         local["bias_sizes"] = Sizes((features,))
@@ -175,10 +176,19 @@ def convolution_backward(call: OpCall) -> Rule | None:
             windows=space.windows if windowed else None,
             local=local | (_padding_args(call, space) if windowed else {}),
         )
-        points = math.prod(max(1, size) for size in found.sizes.values())
+        points = math.prod(max(1, planned(size)) for size in found.sizes.values())
         return replace(found, work=products * sum(map(bool, kept[:2])) / points)
 
+    if kept[0] and not swap and not all(isinstance(more, int) for more in _missing(call)):
+        # The body has to tell in numbers how far windows reach.
+        return make(False)
     return with_bodies(make, "parts", _gradients(call, swap, kept))
+
+
+def _missing(call: OpCall) -> list[IntExpr]:
+    """Returns the output paddings of the gradient of a convolution's input, a transposed one."""
+    grad, data = call.operands[0].shape[2:], call.operands[1].shape[2:]
+    return [each.missing for each in axes_of(call, 2, grad, data)]
 
 
 def _gradient_space(call: OpCall, swap: bool, of_input: bool) -> Space:
@@ -219,8 +229,7 @@ def _gradients(call: OpCall, swap: bool, kept: tuple[Arg, ...]) -> Write:
         args: dict[str, Arg] = dict(w.op.args)
         y, kernel = args["grad_output"], args["weight"]
         if kept[0]:
-            ends = (data[2:], grad[2:]) if swap else (grad[2:], data[2:])
-            more = [0 if swap else each.missing for each in axes_of(call, 2, *ends)]
+            more = [0] * count if swap else _missing(call)
             settings = {name: args[name] for name in ("stride", "padding", "dilation")}
             w.emit(
                 "aten.convolution.default",

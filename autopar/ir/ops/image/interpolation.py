@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.ops.body import BodyWriter, body
 from autopar.ir.ops.table import FIRST, TAP, RuleFunction, Table, factors
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.local_arg import IfSplit, LocalArg, Sizes
-from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, build_rule
+from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, as_number, build_rule
 from autopar.ir.rules.window import Window
 
 RESIZE = "autopar.resize"
@@ -30,28 +31,33 @@ class Blocks:
     """
 
     count: int
-    small: int
-    large: int
+    small: IntExpr
+    large: IntExpr
     around: int
 
     @property
     def window(self) -> Window:
         """The pixels that a block needs. Those beyond an edge are as the one at the edge."""
-        beside = self.around * self.small
-        return Window("", self.small, -beside, self.small + 2 * beside, "edge")
+        small = as_number(self.small)
+        beside = self.around * small
+        return Window("", small, -beside, small + 2 * beside, "edge")
 
 
 def _blocks(call: OpCall, name: str, ratios: tuple[Arg, ...]) -> list[Blocks]:
     count = SPATIAL[name]
     sizes = zip(call.operands[0].shape[-count:], call.results[0].shape[-count:], strict=True)
-    found = []
-    for (small, large), ratio in zip(sizes, ratios, strict=True):
-        block = max(1, math.gcd(small, large))
-        if call.flag("align_corners") or ratio not in (None, large / max(1, small)):
-            block = 1
-        each = small // block
-        found.append(Blocks(block, each, large // block, -(-REACH[name] // max(1, each))))
-    return found
+    pairs = zip(sizes, ratios, strict=True)
+    return [_block(call, REACH[name], *ends, ratio) for ends, ratio in pairs]
+
+
+def _block(call: OpCall, reach: int, small: IntExpr, large: IntExpr, ratio: Arg) -> Blocks:
+    if not (isinstance(small, int) and isinstance(large, int)):
+        return Blocks(1, small, large, 0)
+    block = max(1, math.gcd(small, large))
+    if call.flag("align_corners") or ratio not in (None, large / max(1, small)):
+        block = 1
+    each = small // block
+    return Blocks(block, each, large // block, -(-reach // max(1, each)))
 
 
 def interpolation(name: str) -> RuleFunction:
@@ -105,14 +111,14 @@ def _rule(call: OpCall, name: str, dims: list[Blocks], windowed: bool, told: boo
     """
     lead = factors("i", len(call.operands[0].shape) - len(dims))
     large: Dims = tuple((f"y{at}", f"b{at}") for at in range(len(dims)))
-    sizes = {f"y{at}": each.count for at, each in enumerate(dims)}
+    sizes: dict[str, IntExpr] = {f"y{at}": each.count for at, each in enumerate(dims)}
     sizes |= {f"b{at}": each.large for at, each in enumerate(dims)}
     windows = {
         f"x{at}": replace(each.window, of=f"y{at}")
         for at, each in enumerate(dims)
         if windowed and each.count > 1
     }
-    margin = (IfSplit(f"y{at}", each.around * each.large, 0) for at, each in enumerate(dims))
+    margin = (IfSplit(f"y{at}", _margin(each), 0) for at, each in enumerate(dims))
     local: dict[str, LocalArg] = {"size": Sizes(large), "margin": Sizes(tuple(margin))}
     fixed = [f"{side}{at}" for at in range(len(dims)) for side in "xb"]
     if not windowed:
@@ -129,6 +135,10 @@ def _rule(call: OpCall, name: str, dims: list[Blocks], windowed: bool, told: boo
         work=TAP * (4 if name in CUBIC else 2) ** len(dims),
         aside=[f"x{at}" for at in range(len(dims))],
     )
+
+
+def _margin(blocks: Blocks) -> int:
+    return blocks.around * as_number(blocks.large) if blocks.around else 0
 
 
 SPATIAL = {

@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.facts import divides
 from autopar.ir.ops.body import BodyWriter, with_body
 from autopar.ir.ops.image.spatial import Axis
 from autopar.ir.ops.reduce.reduction import mean
+from autopar.ir.ops.shape.sizes import integers
 from autopar.ir.ops.table import TAP, RuleFunction, Table, factors, operand_dims, pending, per_dim
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.local_arg import IfSplit, LocalArg, Offset, Sizes
-from autopar.ir.rules.rule import Dims, Linear, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import Dims, Linear, OpCall, Rule, as_number, build_rule
 from autopar.ir.rules.window import Fill, Window
 
 SUM, MAX = pending(0), pending(0, monoids=("max",))
@@ -65,21 +68,29 @@ class Pool:
         kernel, stride, padding, dilation: As in the arguments.
     """
 
-    size: int
-    outputs: int
+    size: IntExpr
+    outputs: IntExpr
     kernel: int
     stride: int
     padding: int
     dilation: int
 
-    def window(self, fill: Fill) -> Window:
-        """Returns the window of each output."""
+    @property
+    def is_open(self) -> bool:
+        """Whether a size is open, so that windows aren't known in numbers."""
+        return not (isinstance(self.size, int) and isinstance(self.outputs, int))
+
+    def window(self, fill: Fill) -> Window | None:
+        """Returns the window of each output; None where a size is open."""
+        if self.is_open:
+            return None
         return Window("", self.stride, -self.padding, (self.kernel - 1) * self.dilation + 1, fill)
 
     @property
     def overhangs(self) -> bool:
         """Whether the last window, rounded up, goes beyond the padding."""
-        return self.window(0).span(self.outputs) > self.size + 2 * self.padding
+        window, outputs, size = self.window(0), as_number(self.outputs), as_number(self.size)
+        return window is not None and window.span(outputs) > size + 2 * self.padding
 
 
 def pools(call: OpCall, spatial: int) -> list[Pool]:
@@ -134,7 +145,7 @@ def avg_pool(spatial: int) -> RuleFunction:
         counted = call.flag("count_include_pad", True)
         windows = [
             each.window(0)
-            if fixed or (not each.overhangs and (counted or not each.padding))
+            if fixed or not (each.is_open or each.overhangs or (each.padding and not counted))
             else None
             for each in dims
         ]
@@ -191,7 +202,7 @@ def _adaptive(call: OpCall, spatial: int) -> list[Pool | None]:
     sizes, outputs = (tensor.shape[-spatial:] for tensor in (call.operands[0], call.results[0]))
     return [
         Pool(size, count, size // count, size // count, 0, 1)
-        if count and size % count == 0
+        if isinstance(size, int) and isinstance(count, int) and count and size % count == 0
         else None
         for size, count in zip(sizes, outputs, strict=True)
     ]
@@ -231,7 +242,7 @@ def _compared(dims: Sequence[Pool]) -> float:
 
 def placed_max_pool(call: OpCall) -> Rule | None:
     """autopar.max_pool_with_indices: a part begins at `starts` of the plane."""
-    dims = pools(call, len(call.integers("plane")))
+    dims = pools(call, len(integers(call, "plane")))
     rule = _parts(call, dims)
     starts = tuple(
         IfSplit(f"y{at}", Offset(f"y{at}", -each.padding, each.stride), 0)
@@ -265,10 +276,10 @@ def max_pool_backward(spatial: int) -> RuleFunction:
 
 def placed_max_pool_backward(call: OpCall) -> Rule | None:
     """autopar.max_pool_backward: the gradient of a part that begins at `starts` of the plane."""
-    return _gradient(call, call.integers("plane"))
+    return _gradient(call, integers(call, "plane"))
 
 
-def _gradient(call: OpCall, plane: Sequence[int], split: bool = True) -> Rule:
+def _gradient(call: OpCall, plane: Sequence[IntExpr], split: bool = True) -> Rule:
     """Returns the rule of the gradient of a pooling.
 
     A part of it consists of runs of `stride` positions, and reads a window of what was pooled.
@@ -282,15 +293,16 @@ def _gradient(call: OpCall, plane: Sequence[int], split: bool = True) -> Rule:
     ]
     inside, outside = factors("x", count), []
     windows: dict[str, Window] = {}
-    sizes: dict[str, int] = {}
+    sizes: dict[str, IntExpr] = {}
     fixed: list[str] = []
     for at, (kernel, padding, dilation) in enumerate(zip(*settings, strict=True)):
         axis = Axis(coarse[at], plane[at], kernel, strides[at] or kernel, padding, dilation)
-        runs = axis.fine % axis.stride == 0 and axis.stride > 1
+        even = not axis.is_open and divides(axis.stride, axis.fine)
+        runs = even and axis.stride > 1
         outside.append((f"y{at}", f"r{at}") if runs else (f"y{at}",))
         fixed += [f"r{at}"] if runs else []
         sizes |= {f"r{at}": axis.stride} if runs else {}
-        if split and axis.fine % axis.stride == 0:
+        if split and even:
             windows[f"x{at}"] = axis.touching(f"y{at}")
         else:
             fixed += [f"x{at}", f"y{at}"]

@@ -7,9 +7,10 @@ interpolations see `interpolation`.)
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from autopar.ir.expr.expression import IntExpr, common_factor, exact_quotient
 from autopar.ir.ops.image.interpolation import SPATIAL
 from autopar.ir.ops.table import FIRST, TAP, RuleFunction, Table, factors
 from autopar.ir.rules.local_arg import LocalArg, Sizes
@@ -31,7 +32,7 @@ class Resized:
 
     small: list[tuple[str, ...]] = field(default_factory=list)
     large: list[tuple[str, ...]] = field(default_factory=list)
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, IntExpr] = field(default_factory=dict)
     whole: list[str] = field(default_factory=list)
 
 
@@ -74,16 +75,17 @@ def resizing(
 
 
 def _resized(
-    call: OpCall, before: tuple[int, ...], after: tuple[int, ...], nearest: bool
+    call: OpCall, before: Sequence[IntExpr], after: Sequence[IntExpr], nearest: bool
 ) -> Resized:
     found = Resized()
     for at, (small, large) in enumerate(zip(before, after, strict=True)):
         outer: tuple[str, ...] = ()
-        block = math.gcd(small, large)
-        if nearest and block and _exact(call, at, small // block, large // block, len(before)):
+        block = common_factor(small, large)
+        pixels = _pixels(small, large, block)
+        if nearest and pixels and _exact(call, at, *pixels, len(before)):
             outer = (f"y{at}",)
             found.sizes[f"y{at}"] = block
-            small, large = small // block, large // block
+            small, large = pixels
         for side, name, size in ((found.small, f"a{at}", small), (found.large, f"b{at}", large)):
             if size == 1 and outer:
                 side.append(outer)
@@ -92,6 +94,12 @@ def _resized(
             found.sizes[name] = size
             found.whole.append(name)
     return found
+
+
+def _pixels(small: IntExpr, large: IntExpr, block: IntExpr) -> tuple[int, int] | None:
+    """Returns the pixels of a block before and after, of so many blocks; None without numbers."""
+    few, many = exact_quotient(small, block), exact_quotient(large, block)
+    return (few, many) if isinstance(few, int) and isinstance(many, int) else None
 
 
 def _exact(call: OpCall, at: int, few: int, many: int, count: int) -> bool:

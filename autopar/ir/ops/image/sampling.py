@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autopar.ir.expr.expression import IntExpr, exact_quotient, planned
+from autopar.ir.expr.facts import divides
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.reduce.reduction import along
+from autopar.ir.ops.shape.sizes import integers, open_size
 from autopar.ir.ops.table import (
     COMPARISON,
     FIRST,
@@ -78,14 +81,14 @@ def channel_shuffle(call: OpCall) -> Rule | None:
     )
 
 
-def _tiled(call: OpCall, sizes: Sequence[int]) -> tuple[bool, ...]:
+def _tiled(call: OpCall, sizes: Sequence[IntExpr]) -> tuple[bool, ...]:
     """Returns along which dimensions windows are side by side and cover the image exactly."""
     kernels = per_dim(call, "kernel_size", len(sizes), 1)
     strides = per_dim(call, "stride", len(sizes), 0)
     padding = per_dim(call, "padding", len(sizes), 0)
     each = zip(sizes, kernels, strides, padding, strict=True)
     return tuple(
-        stride in (0, kernel) and not pad and size % kernel == 0
+        stride in (0, kernel) and not pad and divides(kernel, size)
         for size, kernel, stride, pad in each
     )
 
@@ -123,16 +126,16 @@ def average_backward(spatial: int, adaptive: bool) -> RuleFunction:
         few: list[tuple[str, ...]] = []
         many: list[tuple[str, ...]] = []
         whole: list[str] = []
-        sizes: dict[str, int] = {}
+        sizes: dict[str, IntExpr] = {}
         pairs = zip(grad[-spatial:], image[-spatial:], strict=True)
         tiled = (True,) * spatial if adaptive else _tiled(call, image[-spatial:])
         for at, (outputs, inputs) in enumerate(pairs):
-            alike = outputs and inputs % outputs == 0 and tiled[at]
+            each = exact_quotient(inputs, outputs) if tiled[at] else None
             few.append((f"y{at}",))
-            many.append((f"y{at}", f"k{at}") if alike else (f"x{at}",))
-            whole.extend([f"k{at}"] if alike else [f"x{at}", f"y{at}"])
-            if alike:
-                sizes[f"k{at}"] = inputs // outputs
+            many.append((f"y{at}", f"k{at}") if each is not None else (f"x{at}",))
+            whole.extend([f"k{at}"] if each is not None else [f"x{at}", f"y{at}"])
+            if each is not None:
+                sizes[f"k{at}"] = each
         images = (*lead, *many)
         return build_rule(
             call,
@@ -200,13 +203,13 @@ def grid_sampler_backward(spatial: int) -> RuleFunction:
 
 def affine_grid(call: OpCall) -> Rule | None:
     """aten.affine_grid_generator: the points of a grid for images of shape `size`."""
-    size = call.integers("size")
+    size = map(open_size, integers(call, "size")[1:])
     return make_rule(
         "n r c -> n *p r",
         call,
         whole=("*p", "r", "c"),
         linear=FIRST,
-        local={"size": Sizes((("n",), *size[1:]))},
+        local={"size": Sizes((("n",), *size))},
         work=0,
     )
 
@@ -225,7 +228,7 @@ def fourier(call: OpCall) -> Rule | None:
         return axes(call, len(call.operands[0].shape))
 
     shapes = (call.operands[0].shape, call.results[0].shape)
-    count = math.prod(max(shape[at] for shape in shapes) for at in dims(call))
+    count = math.prod(max(planned(shape[at]) for shape in shapes) for at in dims(call))
     return along(dims, FIRST, work=5 * max(1, math.log2(max(1, count))))(call)
 
 

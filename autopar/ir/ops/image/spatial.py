@@ -7,11 +7,14 @@ positions that one input element begins.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from autopar.ir.expr.expression import IntExpr, planned
+from autopar.ir.expr.facts import divides
 from autopar.ir.ops.table import per_dim
 from autopar.ir.rules.local_arg import IfSplit, LocalArg
-from autopar.ir.rules.rule import OpCall
+from autopar.ir.rules.rule import OpCall, as_number
 from autopar.ir.rules.window import Window
 
 
@@ -25,8 +28,8 @@ class Axis:
         kernel, stride, padding, dilation: As in the arguments.
     """
 
-    coarse: int
-    fine: int
+    coarse: IntExpr
+    fine: IntExpr
     kernel: int
     stride: int
     padding: int
@@ -38,7 +41,12 @@ class Axis:
         return (self.kernel - 1) * self.dilation + 1
 
     @property
-    def missing(self) -> int:
+    def is_open(self) -> bool:
+        """Whether a size is open, so that windows aren't known in numbers."""
+        return not (isinstance(self.coarse, int) and isinstance(self.fine, int))
+
+    @property
+    def missing(self) -> IntExpr:
         """The output padding with which a transposed convolution gives the fine side."""
         return self.fine - (self.coarse - 1) * self.stride + 2 * self.padding - self.reach
 
@@ -73,13 +81,13 @@ class Axis:
 
 
 def axes_of(
-    call: OpCall, weight_at: int, coarse: tuple[int, ...], fine: tuple[int, ...]
+    call: OpCall, weight_at: int, coarse: Sequence[IntExpr], fine: Sequence[IntExpr]
 ) -> list[Axis]:
     """Returns the spatial dimensions, the weight being operand `weight_at`.
 
     `same` padding counts as none.
     """
-    weight = call.operands[weight_at].shape[2:]
+    weight = tuple(map(as_number, call.operands[weight_at].shape[2:]))
     count = len(weight)
     text = isinstance(call.args.get("padding"), str)
     padding = (0,) * count if text else per_dim(call, "padding", count, 0)
@@ -120,20 +128,19 @@ class Space:
         self.sizes.update(dict.fromkeys(kernel, axis.kernel))
         if axis.is_pointwise and axis.coarse == axis.fine:
             self._append(at, (f"y{at}",), (f"y{at}",), 0, 0)
+            return
+        self.excess *= planned(axis.fine)
+        if axis.is_open or (transposed and not divides(axis.stride, axis.fine)):
+            self.whole.extend((f"x{at}", f"y{at}"))
+            self._append(at, (f"x{at}",), (f"y{at}",), axis.padding, more)
         elif transposed:
             self._add_transposed(at, axis, more)
         else:
             self.windows[f"x{at}"] = axis.gathered(f"y{at}")
-            self.excess *= axis.fine
             inside, outside = (f"x{at}",), (f"y{at}",)
             self._append(at, inside, outside, IfSplit(f"y{at}", 0, axis.padding), 0)
 
     def _add_transposed(self, at: int, axis: Axis, more: int) -> None:
-        self.excess *= axis.fine
-        if axis.fine % axis.stride:
-            self.whole.extend((f"x{at}", f"y{at}"))
-            self._append(at, (f"x{at}",), (f"y{at}",), axis.padding, more)
-            return
         run = (f"r{at}",) if axis.stride > 1 else ()
         self.whole.extend(run)
         self.sizes.update(dict.fromkeys(run, axis.stride))

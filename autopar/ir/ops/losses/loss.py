@@ -6,8 +6,7 @@ pending, and divides by the count of all elements.
 
 from __future__ import annotations
 
-import math
-
+from autopar.ir.expr.expression import prod
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.losses.nll import MEAN, NONE, SUM
@@ -40,7 +39,7 @@ def elementwise_loss(call: OpCall) -> Rule | None:
         target = w.value(w.op.results[0])
         args = {**dict(w.op.args), "reduction": SUM}
         total = w.emit(w.op.kind, args, (), target.dtype)
-        w.like("aten.div.Scalar", total, target.name, other=math.prod(first))
+        w.like("aten.div.Scalar", total, target.name, other=prod(first))
 
     return with_bodies(make, "sum", write)
 
@@ -68,7 +67,7 @@ def elementwise_loss_backward(call: OpCall) -> Rule | None:
 
     def write(w: BodyWriter) -> None:
         gradient = w.required("grad_output")
-        share = w.like("aten.div.Scalar", gradient, other=math.prod(shape))
+        share = w.like("aten.div.Scalar", gradient, other=prod(shape))
         args: dict[str, Arg] = {**dict(w.op.args), "grad_output": Ref(share), "reduction": SUM}
         w.emit_all(w.op.kind, args)
 

@@ -6,15 +6,15 @@ scores nor their gradients are gathered: what remains is a sum that stays pendin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autopar.ir.expr.expression import IntExpr, prod
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.reduce.softmax import write_log_softmax
 from autopar.ir.ops.table import RuleFunction, Table, dense, factors, operand_dims, pending, same
 from autopar.ir.program import Arg, DType, Ref
-from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, as_number, build_rule
 
 NONE, MEAN, SUM = 0, 1, 2
 """Values of `reduction`."""
@@ -96,7 +96,10 @@ def loss_of_targets(name: str) -> RuleFunction:
         def write(w: BodyWriter) -> None:
             _write_loss(w, classes, reduction, name, soft)
 
-        return with_bodies(make, "picked", write)
+        # Smoothing divides by the number of classes, which an open size isn't.
+        smoothed = call.args.get("label_smoothing", 0.0) != 0.0
+        counted = isinstance(scores[classes.dim], int)
+        return with_bodies(make, "picked", write) if counted or not smoothed else make(False)
 
     return rule
 
@@ -140,7 +143,7 @@ def _loss_of_classes(w: BodyWriter, classes: _Classes, scores: str) -> tuple[str
         weights = w.emit("aten.full.default", ones, target.global_shape, dtype)
     if smoothing := _smoothing(w):
         spread = _spread_loss(w, classes, scores)
-        share = smoothing / w.value(scores).global_shape[classes.dim]
+        share = smoothing / as_number(w.value(scores).global_shape[classes.dim])
         loss = w.combine(
             "aten.add.Tensor",
             w.like("aten.mul.Scalar", loss, other=1 - smoothing),
@@ -158,7 +161,7 @@ def _soft_loss(w: BodyWriter, classes: _Classes, scores: str) -> str:
     value = w.value(scores)
     target = w.cast(w.required("target"), value.dtype)
     if smoothing := _smoothing(w):
-        share = smoothing / value.global_shape[classes.dim]
+        share = smoothing / as_number(value.global_shape[classes.dim])
         target = w.like("aten.mul.Scalar", target, other=1 - smoothing)
         target = w.like("aten.add.Scalar", target, other=share)
     return _spread_loss(w, classes, w.combine("aten.mul.Tensor", scores, target))
@@ -179,7 +182,7 @@ def _total(w: BodyWriter, loss: str, weights: str, reduction: int) -> str:
     value = w.value(loss)
     if weights and reduction != NONE:
         return _sum(w, weights)
-    count = math.prod(value.global_shape) if reduction == MEAN else 0
+    count = prod(value.global_shape) if reduction == MEAN else 0
     args: dict[str, Arg] = {"size": (), "fill_value": count, "dtype": DType(value.dtype)}
     return w.emit("aten.full.default", args, (), value.dtype)
 
@@ -203,7 +206,7 @@ def _weights_of(w: BodyWriter, target: str, dtype: str) -> str:
     """Adds the weight of each target's class."""
     weight = w.cast(w.required("weight"), dtype)
     shape = w.value(target).global_shape
-    count = math.prod(shape)
+    count = prod(shape)
     args: dict[str, Arg] = {
         "self": Ref(weight),
         "dim": 0,
@@ -223,7 +226,7 @@ def _sum(w: BodyWriter, x: str) -> str:
     return w.emit("aten.sum.default", {"self": Ref(x)}, (), w.value(x).dtype)
 
 
-def _with_one(shape: Sequence[int], at: int) -> tuple[int, ...]:
+def _with_one(shape: Sequence[IntExpr], at: int) -> tuple[IntExpr, ...]:
     return (*shape[:at], 1, *shape[at:])
 
 

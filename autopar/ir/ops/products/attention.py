@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autopar.ir.expr.expression import IntExpr, exact_quotient, multiply, planned, shown
 from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, body
 from autopar.ir.ops.table import RuleFunction, Table, dense_rows, operand_dims, pending
 from autopar.ir.program import Arg, DType, Ref
-from autopar.ir.rules.rule import SAME, Body, Dims, OpCall, Rule, RuleError, build_rule
+from autopar.ir.rules.rule import SAME, Body, Dims, OpCall, Rule, RuleError, as_number, build_rule
 
 INFINITY = float("inf")
 LOWEST = {"f32": -(2 - 2**-23) * 2.0**127, "f64": -(2 - 2**-52) * 2.0**1023}
@@ -33,10 +34,12 @@ class Heads:
 
     rows: Dims
     columns: Dims
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, IntExpr]
 
 
-def heads(query: Sequence[int], key: Sequence[int], value: Sequence[int], shared: bool) -> Heads:
+def heads(
+    query: Sequence[IntExpr], key: Sequence[IntExpr], value: Sequence[IntExpr], shared: bool
+) -> Heads:
     """Returns the factors for these shapes; `shared` heads of the key serve several queries.
 
     Raises:
@@ -44,20 +47,21 @@ def heads(query: Sequence[int], key: Sequence[int], value: Sequence[int], shared
     """
     lead = tuple((f"b{at}",) for at in range(len(query) - 2))
     if len(query) < 2 or len(query) != len(key) or key[:-1] != value[:-1]:
-        raise RuleError(f"attention of queries {list(query)} to keys {list(key)}")
+        raise RuleError(f"attention of queries {shown(query)} to keys {shown(key)}")
     if tuple(query[:-2]) == tuple(key[:-2]):
         return Heads((*lead, ("l",)), (*lead, ("s",)), {})
     groups = key[-3] if len(key) > 2 else 0
-    if not shared or query[:-3] != key[:-3] or not groups or query[-3] % groups:
-        raise RuleError(f"attention of queries {list(query)} to keys {list(key)}")
+    each = exact_quotient(query[-3], groups) if groups != 0 else None
+    if not shared or query[:-3] != key[:-3] or each is None:
+        raise RuleError(f"attention of queries {shown(query)} to keys {shown(key)}")
     return Heads(
         (*lead[:-1], ("h", "r"), ("l",)),
         (*lead[:-1], ("h",), ("s",)),
-        {"h": groups, "r": query[-3] // groups},
+        {"h": groups, "r": each},
     )
 
 
-def mask_dims(mask: Sequence[int], scores: Sequence[int], dims: Dims) -> Dims:
+def mask_dims(mask: Sequence[IntExpr], scores: Sequence[IntExpr], dims: Dims) -> Dims:
     """Returns the factors of a mask that broadcasts to scores with these.
 
     Raises:
@@ -65,7 +69,7 @@ def mask_dims(mask: Sequence[int], scores: Sequence[int], dims: Dims) -> Dims:
     """
     skip = len(scores) - len(mask)
     if skip < 0:
-        raise RuleError(f"a mask {list(mask)} of scores {list(scores)}")
+        raise RuleError(f"a mask {shown(mask)} of scores {shown(scores)}")
     return tuple(dims[skip + at] if n == scores[skip + at] else () for at, n in enumerate(mask))
 
 
@@ -94,6 +98,7 @@ def attention(mask: str = "attn_mask", second: str = "logsumexp") -> RuleFunctio
             by_name[mask] = mask_dims(given.shape, (*query[:-1], key[-2]), scores)
         also = found.rows if second == "logsumexp" else scores
         results: list[Dims] = [(*found.rows, ("d",)), also]
+        width, depth = planned(query[-1]), planned(value[-1])
 
         def make(whole: Sequence[str]) -> Rule:
             return build_rule(
@@ -104,12 +109,16 @@ def attention(mask: str = "attn_mask", second: str = "logsumexp") -> RuleFunctio
                 whole=whole,
                 reduce=_unread(whole),
                 linear=(pending(2),) if len(call.results) == 1 else (),
-                work=2 * (query[-1] + value[-1]) / max(1, query[-1] * value[-1]),
+                work=2 * (width + depth) / max(1, width * depth),
             )
 
         causal = call.flag("is_causal")
         own = make(("s", "e", "d", *(("l",) if causal else ())))
-        bodies = [body("products", make(()), _products(mask, second, found.sizes))]
+        scaled = isinstance(query[-1], int) or isinstance(call.args.get("scale"), float)
+        bodies: list[Body] = []
+        # By default, scores are scaled by a number that an open size isn't.
+        if scaled:
+            bodies.append(body("products", make(()), _products(mask, second, found.sizes)))
         if causal and given is None:
             bodies.insert(0, body("masked", make(("s", "e", "d")), masked(mask)))
         return replace(own, bodies=splitting_more(own, bodies))
@@ -158,7 +167,7 @@ def masked(mask: str = "attn_mask", *, backward: bool = False) -> Write:
     return write
 
 
-def causal_mask(w: BodyWriter, shape: Sequence[int], dtype: str) -> str:
+def causal_mask(w: BodyWriter, shape: Sequence[IntExpr], dtype: str) -> str:
     """Adds what forbids a query [l] the keys [s] behind it, to be added to scores."""
     args: dict[str, Arg] = {
         "size": tuple(shape),
@@ -169,7 +178,7 @@ def causal_mask(w: BodyWriter, shape: Sequence[int], dtype: str) -> str:
     return w.like("aten.triu.default", forbidden, diagonal=1)
 
 
-def _products(mask: str, second: str, sizes: Mapping[str, int]) -> Write:
+def _products(mask: str, second: str, sizes: Mapping[str, IntExpr]) -> Write:
     """Returns what writes scores, their softmax, and the weighted sum of the values."""
 
     def write(w: BodyWriter) -> None:
@@ -209,9 +218,8 @@ def _write_logsumexp(w: BodyWriter, total: str, top: str, sums: str) -> None:
 
 def _scores(w: BodyWriter, query: str, key: str, mask: str) -> str:
     """Adds the masked, scaled products of queries and keys."""
-    size = w.value(query).global_shape[-1]
     scale = w.op.arg("scale")
-    factor = scale if isinstance(scale, float) else max(1, size) ** -0.5
+    factor = scale if isinstance(scale, float) else _default_scale(w, query)
     scores = w.like("aten.mul.Scalar", matmul(w, query, transposed(w, key)), other=factor)
     if w.op.arg("is_causal", False):
         shape = w.value(scores).global_shape[-2:]
@@ -225,6 +233,10 @@ def _scores(w: BodyWriter, query: str, key: str, mask: str) -> str:
     args: dict[str, Arg] = {"condition": Ref(given), "self": Ref(scores), "other": -INFINITY}
     value = w.value(scores)
     return w.emit("aten.where.ScalarOther", args, value.global_shape, value.dtype)
+
+
+def _default_scale(w: BodyWriter, query: str) -> float:
+    return float(max(1, as_number(w.value(query).global_shape[-1])) ** -0.5)
 
 
 def matmul(w: BodyWriter, left: str, right: str) -> str:
@@ -242,7 +254,7 @@ def transposed(w: BodyWriter, x: str) -> str:
     return w.emit("aten.transpose.int", args, (*lead, columns, rows), value.dtype)
 
 
-def shared_heads(w: BodyWriter, x: str, sizes: Mapping[str, int]) -> str:
+def shared_heads(w: BodyWriter, x: str, sizes: Mapping[str, IntExpr]) -> str:
     """Adds [*b, h r, s, e] for [*b, h, s, e], each head repeated, if heads are shared."""
     if not sizes:
         return x
@@ -252,7 +264,7 @@ def shared_heads(w: BodyWriter, x: str, sizes: Mapping[str, int]) -> str:
     wide = (*lead, count, sizes["r"], rows, columns)
     args: dict[str, Arg] = {"self": Ref(single), "size": wide}
     repeated = w.emit("aten.expand.default", args, wide, value.dtype)
-    return w.reshape(repeated, (*lead, count * sizes["r"], rows, columns))
+    return w.reshape(repeated, (*lead, multiply(count, sizes["r"]), rows, columns))
 
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.reduce.vector_norm import MONOIDS, order_of, write_norm
@@ -12,7 +13,7 @@ from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule, make_rule
 
 
-def _lead(shape: Sequence[int], batch: Sequence[int]) -> Dims:
+def _lead(shape: Sequence[IntExpr], batch: Sequence[IntExpr]) -> Dims:
     return broadcast_dims(shape[:-2], batch)
 
 

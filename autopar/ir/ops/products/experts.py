@@ -7,6 +7,7 @@ Of its own experts it computes the rows and leaves zeros in the others'. The ops
 
 from __future__ import annotations
 
+from autopar.ir.expr.expression import planned
 from autopar.ir.ops.table import BILINEAR, Table, operand_dims, pending
 from autopar.ir.rules.rule import Dims, OpCall, Rule, Shard, build_rule
 
@@ -50,7 +51,7 @@ def gradients(call: OpCall) -> Rule | None:
 def _repeats(call: OpCall) -> int:
     """Returns how often the factors name each row's product: per expert, and per end of a group."""
     ends = call.tensor("offs")
-    return max(1, ends.shape[0]) ** 2 if ends is not None else 1
+    return max(1, planned(ends.shape[0])) ** 2 if ends is not None else 1
 
 
 RULES: Table = {

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from autopar.ir.expr.expression import IntExpr, planned
 from autopar.ir.ops.body import BodyWriter, with_bodies
+from autopar.ir.ops.shape.sizes import label
 from autopar.ir.ops.table import FIRST, RuleFunction, Table, dense, operand_dims, pending, same
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.rule import (
@@ -33,9 +35,9 @@ class _Batch:
     as its matrices have elements.
     """
 
-    def __init__(self, shape: Sequence[int]) -> None:
+    def __init__(self, shape: Sequence[IntExpr]) -> None:
         self.shape = shape
-        self.own: dict[str, int] = {}
+        self.own: dict[str, IntExpr] = {}
 
     def dims(self, tensor: TensorType, text: str) -> Dims:
         """Returns the factors of a tensor whose last dimensions `text` names."""
@@ -52,9 +54,9 @@ class _Batch:
         sizes = tensor.shape[count:]
         return (*lead, *(self._name(*it, sizes) for it in zip(core, range(len(core)), strict=True)))
 
-    def _name(self, name: str, at: int, sizes: Sequence[int]) -> tuple[str]:
+    def _name(self, name: str, at: int, sizes: Sequence[IntExpr]) -> tuple[str]:
         if name == OWN:
-            name = f"w{sizes[at]}_{sizes[:at].count(sizes[at])}"
+            name = f"w{label(sizes[at])}_{sizes[:at].count(sizes[at])}"
             self.own[name] = sizes[at]
         return (name,)
 
@@ -118,7 +120,7 @@ def _matrix(call: OpCall, operands: Mapping[str, str]) -> tuple[int, int]:
     """Returns the rows and columns of the matrices of the first operand."""
     tensor = call.tensor(next(iter(operands)))
     rows, columns = tensor.shape[-2:] if tensor and len(tensor.shape) > 1 else (1, 1)
-    return rows, columns
+    return planned(rows), planned(columns)
 
 
 def solution(
@@ -142,7 +144,7 @@ def solution(
         linear = () if others else (pending(call.positions[right][0]),)
         matrix = _matrix(call, coefficients)
         side = call.operands[call.positions[right][0]].shape[-2:]
-        sides = side[text.split().index("k")] if "k" in text and len(side) == 2 else 1
+        sides = planned(side[text.split().index("k")]) if "k" in text and len(side) == 2 else 1
         work = math.prod(matrix) * (factoring * min(matrix) + 2 * sides)
         return _matrices(call, {**coefficients, right: text}, (text, *others), work, linear)
 
@@ -164,7 +166,8 @@ def least_squares(call: OpCall) -> Rule | None:
     """
     sides = ONE if _is_vector(call, "self", "b") else TWO
     given = call.tensor("b")
-    matrix, columns = _matrix(call, {"self": TWO}), given.shape[-1] if given and sides == TWO else 1
+    matrix = _matrix(call, {"self": TWO})
+    columns = planned(given.shape[-1]) if given and sides == TWO else 1
     work = 2 * math.prod(matrix) * (min(matrix) + columns)
     return _matrices(call, {"self": TWO, "b": sides}, (sides, ONE, "", ONE), work)
 

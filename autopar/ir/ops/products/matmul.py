@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.ir.dtypes import INEXACT
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.table import BILINEAR, RuleFunction, Table, factors, pending, row, same
 from autopar.ir.program import Arg, DType, Ref
@@ -14,7 +15,7 @@ BIAS_LINEAR = (pending(0, 1), pending(0, 2))
 """Linear in the bias and one of the two factors."""
 
 
-def _aligned(shape: Sequence[int], result: Sequence[int], dims: Dims) -> Dims:
+def _aligned(shape: Sequence[IntExpr], result: Sequence[IntExpr], dims: Dims) -> Dims:
     """Returns the factors of an operand that broadcasts to a result with these factors."""
     skip = len(result) - len(shape)
     return tuple(
@@ -169,7 +170,7 @@ def trilinear(call: OpCall) -> Rule | None:
     """aten._trilinear: three tensors, stretched along dimensions, multiplied and summed."""
     rank = len(call.operands[0].shape) + len(call.integers("expand1"))
     gone = [at % rank for at in call.integers("sumdim")]
-    sizes = [1] * rank
+    sizes: list[IntExpr] = [1] * rank
     kept = [
         [at for at in range(rank) if at not in {n % rank for n in call.integers(f"expand{which}")}]
         for which in (1, 2, 3)

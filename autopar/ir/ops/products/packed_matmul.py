@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autopar.ir.expr.expression import IntExpr, planned
+from autopar.ir.expr.facts import divides
 from autopar.ir.ops.table import BILINEAR, Table, dense, operand_dims, row
 from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
@@ -18,12 +20,12 @@ class _Blocks:
     """Names the dimensions of rows and columns by blocks."""
 
     def __init__(self) -> None:
-        self.sizes: dict[str, int] = {}
+        self.sizes: dict[str, IntExpr] = {}
         self.whole: list[str] = []
 
-    def dim(self, name: str, size: int) -> tuple[str, ...]:
+    def dim(self, name: str, size: IntExpr) -> tuple[str, ...]:
         """Returns the factors of a dimension of this size."""
-        if size % BLOCK or not size:
+        if size == 0 or not divides(BLOCK, size):
             self.whole.append(name)
             return (name,)
         inner = f"{name}_block"
@@ -65,7 +67,7 @@ def grouped(call: OpCall) -> Rule | None:
     named = zip(_FORMS[len(left), len(right)], tensors, strict=True)
     first, second, result = (_named(text, shape, blocks) for text, shape in named)
     ends = call.tensor("offs")
-    groups = ends.shape[0] if ends is not None else 1
+    groups = planned(ends.shape[0]) if ends is not None else 1
     return build_rule(
         call,
         operand_dims(call, {"self": first, "mat2": second, "offs": (("g",),)}),
@@ -87,7 +89,7 @@ _FORMS = {
 """The dimensions of left, right and result; `t` is cut into `g` groups."""
 
 
-def _named(text: str, shape: Sequence[int], blocks: _Blocks) -> Dims:
+def _named(text: str, shape: Sequence[IntExpr], blocks: _Blocks) -> Dims:
     pairs = zip(text.split(), shape, strict=True)
     return tuple(blocks.dim(name, size) if name in ("k", "n") else (name,) for name, size in pairs)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autopar.ir.expr.expression import planned, shown
+from autopar.ir.ops.shape.sizes import label
 from autopar.ir.ops.table import RuleFunction, Table, dense
 from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, TensorType, build_rule
 
@@ -53,7 +55,7 @@ def _rule(
     summed: Sequence[int] = (),
 ) -> Rule:
     if len(_input(call).shape) != 3:
-        raise RuleError(f"{call.kind}: no batch in {list(_input(call).shape)}")
+        raise RuleError(f"{call.kind}: no batch in {shown(_input(call).shape)}")
     names = {name for dims in (*operands, *results) for (name,) in dims}
     others = sorted(names - {BATCH})
     return build_rule(
@@ -62,7 +64,7 @@ def _rule(
         results,
         reduce={(BATCH, at): "sum" for at in summed},
         whole=others,
-        work=work / max(1, _input(call).shape[_batch_dim(call)]),
+        work=work / max(1, planned(_input(call).shape[_batch_dim(call)])),
         aside=others,
     )
 
@@ -90,7 +92,7 @@ def _is_output(call: OpCall, position: int) -> bool:
 
 def _whole(tensor: TensorType) -> Dims:
     """Returns factors that are whole; equal sizes share one, which keeps the rule small."""
-    return tuple((f"w{at}_{size}",) for at, size in enumerate(tensor.shape))
+    return tuple((f"w{at}_{label(size)}",) for at, size in enumerate(tensor.shape))
 
 
 def _sequences(call: OpCall, tensor: TensorType) -> Dims:
@@ -121,14 +123,18 @@ def _needs(call: OpCall) -> tuple[bool, bool, bool]:
     return bool(given[0]), bool(given[1]), bool(given[2])
 
 
+def _planned(tensor: TensorType) -> tuple[int, ...]:
+    return tuple(map(planned, tensor.shape))
+
+
 def _matrices(call: OpCall) -> list[tuple[int, ...]]:
-    shapes = (call.operands[at].shape for at in call.positions["params"])
+    shapes = (_planned(call.operands[at]) for at in call.positions["params"])
     return [shape for shape in shapes if len(shape) == 2]
 
 
 def _products(call: OpCall) -> int:
     """Returns the flops of the forward pass: two per step, sequence and weight."""
-    first, second, _ = _input(call).shape
+    first, second, _ = _planned(_input(call))
     return 2 * first * second * sum(map(math.prod, _matrices(call)))
 
 
@@ -141,7 +147,7 @@ def _gradient_products(call: OpCall) -> int:
     of_input, of_state, of_params = _needs(call)
     if call.args["mode"] == "lstm" and not _is_projected(call) and _input(call).dtype in FUSED:
         return 2 * _products(call)
-    first, second, _ = _input(call).shape
+    first, second, _ = _planned(_input(call))
     batch = (first, second)[_batch_dim(call)]
     matrices = _matrices(call)
     per_layer = 3 if _is_projected(call) else 2
@@ -175,8 +181,8 @@ def fused(passes: int) -> RuleFunction:
         tensors = [_whole(each) for each in (*call.operands, *call.results)]
         source, *matrices = call.operands[:3]
         names = sorted({name for dims in tensors for (name,) in dims})
-        weights = sum(math.prod(each.shape) for each in matrices)
-        work = 2 * passes * math.prod(source.shape[:2]) * weights
+        weights = sum(math.prod(_planned(each)) for each in matrices)
+        work = 2 * passes * math.prod(_planned(source)[:2]) * weights
         count = len(call.operands)
         return build_rule(
             call, tensors[:count], tensors[count:], whole=names, work=work, aside=names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from autopar.ir.expr.expression import Expr, IntExpr, add, common_factor, maximum, minimum, shown
@@ -94,6 +95,11 @@ def common_block(sizes: Iterable[IntExpr]) -> IntExpr:
     for size in sizes:
         found = common_factor(found, size)
     return 1 if found == 0 else found
+
+
+def label(size: IntExpr) -> str:
+    """Returns a size as a part of a factor's name: `4`, `n`, `n_1` for `$n + 1`."""
+    return re.sub(r"\W+", "_", str(size).replace("$", ""))
 
 
 def open_size(size: IntExpr) -> Size | int:
