@@ -24,12 +24,10 @@ from autopar.ir.expr.expression import (
     Size,
     add,
     floordiv,
-    maximum,
-    minimum,
     multiply,
     prod,
 )
-from autopar.ir.expr.facts import is_at_least
+from autopar.ir.expr.facts import is_at_least, larger, smaller
 
 SymSize = int | torch.SymInt
 
@@ -194,18 +192,6 @@ def _power(args: list[IntExpr]) -> IntExpr:
     return prod([base] * exponent)
 
 
-def _smaller(left: IntExpr, right: IntExpr) -> IntExpr:
-    if is_at_least(right, left):
-        return left
-    return right if is_at_least(left, right) else minimum(left, right)
-
-
-def _larger(left: IntExpr, right: IntExpr) -> IntExpr:
-    if is_at_least(left, right):
-        return left
-    return right if is_at_least(right, left) else maximum(left, right)
-
-
 _EXPRESSIONS: Mapping[type, Callable[[list[IntExpr]], IntExpr]] = {
     sympy.Add: lambda args: reduce(add, args),
     sympy.Mul: prod,
@@ -214,8 +200,8 @@ _EXPRESSIONS: Mapping[type, Callable[[list[IntExpr]], IntExpr]] = {
     CleanDiv: lambda args: floordiv(*args),
     Mod: _remainder,
     PythonMod: _remainder,
-    Max: lambda args: reduce(_larger, args),
-    Min: lambda args: reduce(_smaller, args),
+    Max: lambda args: reduce(larger, args),
+    Min: lambda args: reduce(smaller, args),
 }
 _SYMBOLIC: Mapping[str, Callable[[SymSize, SymSize], SymSize]] = {
     "+": lambda left, right: left + right,

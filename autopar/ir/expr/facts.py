@@ -8,7 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from autopar.ir.expr.expression import Binary, Coord, IntExpr, Size, add, multiply, terms_of
+from autopar.ir.expr.expression import (
+    Binary,
+    Coord,
+    IntExpr,
+    Size,
+    add,
+    maximum,
+    minimum,
+    multiply,
+    terms_of,
+)
 
 Bounds = tuple[float, float]
 """The least and the most that something may be: whole numbers, or infinite."""
@@ -43,6 +53,20 @@ def is_at_least(expr: IntExpr, least: IntExpr) -> bool:
     if isinstance(expr, Binary) and expr.op == "min":
         return is_at_least(expr.lhs, least) and is_at_least(expr.rhs, least)
     return False
+
+
+def smaller(one: IntExpr, other: IntExpr) -> IntExpr:
+    """Returns the smaller of two expressions, without the other one if that is known."""
+    if is_at_least(other, one):
+        return one
+    return other if is_at_least(one, other) else minimum(one, other)
+
+
+def larger(one: IntExpr, other: IntExpr) -> IntExpr:
+    """Returns the larger of two expressions, without the other one if that is known."""
+    if is_at_least(one, other):
+        return one
+    return other if is_at_least(other, one) else maximum(one, other)
 
 
 def can_exceed(expr: IntExpr, value: int) -> bool:

@@ -112,9 +112,6 @@ def as_number(size: IntExpr) -> int:
     return size
 
 
-number = as_number
-
-
 @dataclass(frozen=True, slots=True)
 class Linear:
     """Operands that may be pending *together*, the other operands not, so that results are.

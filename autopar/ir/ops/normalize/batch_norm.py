@@ -23,7 +23,7 @@ from autopar.ir.ops.normalize.normalization import (
 )
 from autopar.ir.ops.table import Again, Table, factors, operand_dims, pending, same
 from autopar.ir.program import Arg, DType
-from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule, number
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, as_number, build_rule
 
 CHANNEL: Dims = (("c",),)
 PARAMETERS = ("weight", "bias", "running_mean", "running_var")
@@ -150,7 +150,7 @@ def _running(w: BodyWriter, batch: _Batch, moments: Moments) -> list[str]:
     """Writes the new running mean and variance; the variance's is unbiased."""
     momentum = w.op.arg("momentum", 0.1)
     rate = float(momentum) if isinstance(momentum, (int, float)) else 0.0
-    count = number(batch.count)
+    count = as_number(batch.count)
     unbiased = count / max(1, count - 1)
     new = ((moments.mean, 1.0, "running_mean"), (moments.variance, unbiased, "running_var"))
     found = []

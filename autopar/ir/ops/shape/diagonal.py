@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.ir.expr.expression import IntExpr, add
+from autopar.ir.expr.facts import larger, smaller
 from autopar.ir.ops.body import BodyWriter, with_bodies
-from autopar.ir.ops.shape.sizes import at_least, at_most, integer
+from autopar.ir.ops.shape.sizes import integer
 from autopar.ir.ops.table import (
     FIRST,
     MOVED,
@@ -54,7 +55,7 @@ class Diagonal:
         """The number of its elements in each matrix."""
         rows = add(self.shape[self.first], min(self.offset, 0))
         columns = add(self.shape[self.second], -max(self.offset, 0))
-        return at_least(0, at_most(rows, columns))
+        return larger(0, smaller(rows, columns))
 
     @property
     def every(self) -> int | None:

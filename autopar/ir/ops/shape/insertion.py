@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autopar.ir.expr.expression import IntExpr, add, floordiv, multiply
+from autopar.ir.expr.facts import larger, smaller
 from autopar.ir.ops.shape.layout import closed_windows
 from autopar.ir.ops.shape.sizes import (
-    at_least,
-    at_most,
     common_block,
     index_of,
     open_size,
@@ -163,12 +162,12 @@ def _slice(call: OpCall, shape: tuple[IntExpr, ...], part: tuple[IntExpr, ...]) 
     if start is None:
         alone: dict[str, IntExpr] = {"r": count, "s": size}
         return _Slice(_with(dims, at, "r"), _with(dims, at, "s"), alone, None, 0, step)
-    start = at_most(size, start)
+    start = smaller(size, start)
     block = common_block((start, count, size)) if step == 1 else 1
     names = ("e",) if block != 1 else ()
     sizes = {"r": floordiv(count, block), "s": floordiv(size, block), **dict.fromkeys(names, block)}
     # An open slice may be empty.
-    stop = at_least(start, add(start, add(multiply(add(count, -1), step), 1)))
+    stop = larger(start, add(start, add(multiply(add(count, -1), step), 1)))
     return _Slice(
         _with(dims, at, "r", *names),
         _with(dims, at, "s", *names),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from autopar.ir.expr.expression import Expr, IntExpr, add, common_factor, maximum, minimum, shown
-from autopar.ir.expr.facts import is_at_least
+from autopar.ir.expr.expression import Expr, IntExpr, add, common_factor, shown
+from autopar.ir.expr.facts import is_at_least, larger
 from autopar.ir.rules.local_arg import Size
 from autopar.ir.rules.rule import OpCall, RuleError
 
@@ -45,7 +45,7 @@ def start_of(call: OpCall, size: IntExpr) -> IntExpr | None:
     """
     start = integer(call, "start")
     if isinstance(start, int) and start < 0:
-        return at_least(0, add(size, start))
+        return larger(0, add(size, start))
     return start if is_at_least(start, 0) else None
 
 
@@ -55,20 +55,6 @@ def index_of(call: OpCall, size: IntExpr) -> IntExpr | None:
     if isinstance(index, int):
         return add(size, index) if index < 0 else index
     return index if is_at_least(index, 0) else None
-
-
-def at_least(least: IntExpr, size: IntExpr) -> IntExpr:
-    """Returns the larger of two, without the other if that is known."""
-    if is_at_least(size, least):
-        return size
-    return least if is_at_least(least, size) else maximum(least, size)
-
-
-def at_most(most: IntExpr, size: IntExpr) -> IntExpr:
-    """Returns the smaller of two, without the other if that is known."""
-    if is_at_least(most, size):
-        return size
-    return most if is_at_least(size, most) else minimum(most, size)
 
 
 def broadcast(shapes: Sequence[Sequence[IntExpr]]) -> tuple[IntExpr, ...]:
