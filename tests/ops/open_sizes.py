@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -92,9 +92,16 @@ def opened(sample: Sample, rule: Rule) -> Iterator[Opened]:
     for factor, bound in rule.sizes.items():
         # What lies between common factors of two shapes is another number in either.
         between = factor in rule.whole and sample.kind in view.RULES
-        if as_number(bound) > 1 and not between:
+        if as_number(bound) > 1 and not between and not _is_weights(sample, factor):
             size = Size("n", planned=as_number(bound))
-            yield Opened(sample, factor, size, _following(rule, factor, size))
+            sizes = _following(rule, factor, size)
+            alike = [name for name in sizes if factor == "c" and _is_weights(sample, name)]
+            yield Opened(sample, factor, size, {**sizes, **dict.fromkeys(alike, size)})
+
+
+def _is_weights(sample: Sample, factor: str) -> bool:
+    """Whether a factor stands for classes, as `c` does, by whose number losses look up weights."""
+    return factor == "k" and "_loss" in sample.kind
 
 
 def _following(rule: Rule, factor: str, size: Size) -> dict[str, IntExpr]:
@@ -167,11 +174,13 @@ def check_others(each: Opened, call: OpCall, found: Rule) -> None:
 
 def alike(bare: Rule, rule: Rule) -> bool:
     """Whether two rules have the same factors."""
-    return bare.operands == rule.operands and bare.results == rule.results
+    same = bare.operands == rule.operands and bare.results == rule.results
+    return same and bare.sizes == rule.sizes
 
 
 def differing(bare: Rule, rule: Rule) -> list[str]:
     """Returns what a rule says that another one, of the same factors, doesn't."""
+    bare, rule = settled(bare, bare.whole), settled(rule, bare.whole)
     parts = ("reduce", "once", "indexed", "numbered", "windows", "local")
     found = [
         part
@@ -182,19 +191,33 @@ def differing(bare: Rule, rule: Rule) -> list[str]:
     return found if bare.whole >= rule.whole else [*found, "whole"]
 
 
+def settled(found: Any, whole: Collection[str]) -> Any:
+    """Returns arguments as they are where factors that must be whole aren't split."""
+    if isinstance(found, Rule):
+        return replace(found, bodies=(), local=settled(found.local, whole))
+    if isinstance(found, Mapping):
+        return {name: settled(arg, whole) for name, arg in found.items()}
+    if isinstance(found, local_arg.Sizes):
+        return local_arg.Sizes(tuple(settled(entry, whole) for entry in found.entries))
+    is_settled = isinstance(found, local_arg.IfSplit) and found.factor in whole
+    return settled(found.otherwise, whole) if is_settled else found
+
+
 def check_bodies(each: Opened, call: OpCall, found: Rule, rule: Rule) -> set[str]:
     """Checks that bodies are the same ops, which have rules themselves."""
     named, lost = {body.name: body for body in rule.bodies}, set[str]()
     for body in found.bodies:
-        same = named.pop(body.name)
+        values = valued(call)
+        ops, new = expanded(each.sample, body, call)
+        same = named.pop(body.name, None)
+        values |= {value.name: value for value in new}
+        assert all(asked(call_of(op, values)) for op in ops), f"{each.sample} {each.factor}"
+        if same is None:
+            continue
         shape = known(replace(body.rule, bodies=()), each.known)
         assert set(shape.splittable) <= set(same.rule.splittable), f"{each.sample} {each.factor}"
         lost |= {"split"} if shape.splittable != same.rule.splittable else set()
-        values = valued(call)
-        ops, new = expanded(each.sample, body, call)
         assert known((ops, new), each.known) == expanded(each.sample, same, each.sample.call)
-        values |= {value.name: value for value in new}
-        assert all(asked(call_of(op, values)) for op in ops), f"{each.sample} {each.factor}"
     return {*lost, "body"} if named else lost
 
 
