@@ -31,7 +31,7 @@ from autopar.frontend.lower.functionalized import (
 )
 from autopar.frontend.lower.lists import singles
 from autopar.frontend.lower.marks import Marks, check_complete, read_marks, stage_of
-from autopar.frontend.lower.open_sizes import OpenArgument, SymSize, Unexpressed, is_same_shape
+from autopar.frontend.lower.open_sizes import OpenArgument, Unexpressed, is_same_shape
 from autopar.frontend.lower.random import draw_by_counter
 from autopar.frontend.lower.spelling import IR_DTYPES, RENAMED, RENAMED_ARGUMENTS, SIZES, kind_of
 from autopar.frontend.lower.writes import lost_writes
@@ -252,21 +252,19 @@ class _Lowerer:
         loc: Loc = UNKNOWN,
     ) -> None:
         dtype = IR_DTYPES.get(tensor.dtype)
-        sizes = tuple(self._size(size, name) for size in tensor.shape)
+        sizes = self._shape(tensor, name)
         if dtype is None:
             self.problems.append(f"  - {name}: dtype {tensor.dtype} has no place in a program")
         self.values[name] = Value(name, dtype or "f32", sizes, role, loc=loc)
         if node is not None:
             self.refs[node] = name
 
-    def _size(self, size: SymSize, where: str) -> IntExpr:
-        if isinstance(size, int):
-            return size
+    def _shape(self, tensor: torch.Tensor, name: str) -> tuple[IntExpr, ...]:
         try:
-            return self.lowering.sizes.expr(size)
-        except Unexpressed as problem:
-            self.problems.append(f"  - {where}: a size that isn't static: {problem}")
-            return 0
+            return tuple(self.lowering.sizes.expr(size) for size in tensor.shape)
+        except Unexpressed:
+            self.problems.append(f"  - {name}: shape {tuple(tensor.shape)} isn't static")
+            return (0,) * tensor.ndim
 
     def _one(self, node: fx.Node) -> str:
         name = self.refs[node]
@@ -337,13 +335,20 @@ class _Lowerer:
             return tuple(self._arg(item, where) for item in value)
         if isinstance(value, (torch.SymInt, OpenArgument)):
             size = value.size if isinstance(value, OpenArgument) else value
-            return self._size(size, where)
+            return self._open(size, where)
         if isinstance(value, torch.dtype) and value in IR_DTYPES:
             return DType(IR_DTYPES[value])
         if value is None or isinstance(value, (bool, int, float, complex, str)):
             return value
         self.problems.append(f"  - {where} is {value!r}, which has no place in a program")
         return None
+
+    def _open(self, size: torch.SymInt, where: str) -> Arg:
+        try:
+            return self.lowering.sizes.expr(size)
+        except Unexpressed as problem:
+            self.problems.append(f"  - {where}: {problem}")
+            return None
 
     def _signature(self, main: Function) -> Signature:
         inputs = tuple(

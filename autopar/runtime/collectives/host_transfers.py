@@ -36,16 +36,17 @@ def end_offload(self: Tensor, of: Tensor) -> Tensor:
     return self
 
 
-def reload(self: Tensor, *, device: torch.device) -> Tensor:
+def reload(self: Tensor, *, device: torch.device | str = "cpu") -> Tensor:
     """Starts the copy of a tensor on the host to a device, and returns where it arrives.
 
     Args:
         self: The tensor.
-        device: The device.
+        device: The device; the code of ranks on CPUs names none.
     """
-    if device.type == "cpu":
+    target = torch.device(device)
+    if target.type == "cpu":
         return self.clone()
-    arriving = torch.empty_like(self, device=device)
+    arriving = torch.empty_like(self, device=target)
     return _copied(self, arriving, arriving.device, RELOAD)
 
 
