@@ -40,14 +40,12 @@ class Coalesce:
 
     Attributes:
         cluster: Predicts latencies and the seconds of copies.
-        bucket_bytes: Bytes that are joined at most.
         phases_apart: Whether reductions of different phases stay apart, as they have to where the
             phases are programs of their own.
     """
 
     name: ClassVar[str] = "coalesce"
     cluster: Cluster
-    bucket_bytes: int = BUCKET_BYTES
     phases_apart: bool = False
 
     def __call__(self, program: Program) -> Program:
@@ -167,7 +165,7 @@ class _Coalescing:
 
     def _join(self, index: int, op: Op) -> None:
         key, nbytes = self._key(op), self._nbytes(op)
-        if key in self.open and self.open[key].nbytes + nbytes > self.options.bucket_bytes:
+        if key in self.open and self.open[key].nbytes + nbytes > BUCKET_BYTES:
             self._close(self.open[key])
         bucket = self.open.setdefault(key, _Bucket(key))
         bucket.ops.append(op)

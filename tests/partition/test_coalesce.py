@@ -93,9 +93,9 @@ func main {
 """
 
 
-def coalesced(program: Program, bucket_bytes: int = 1 << 20) -> Program:
+def coalesced(program: Program) -> Program:
     """Returns the coalesced program, which must be well-formed."""
-    joined = Coalesce(CLUSTER, bucket_bytes)(program)
+    joined = Coalesce(CLUSTER)(program)
     verify_structure(joined)
     return joined
 
@@ -125,10 +125,17 @@ def test_sums_of_scattered_sums_are_joined_too() -> None:
 
 
 def test_a_bucket_holds_so_many_bytes() -> None:
-    found = kinds(coalesced(parse_program(SUMS), bucket_bytes=32))
-    # 16 bytes, 8 and 24: the first two fit into one.
-    assert found.count("comm.all_reduce") == 3
-    assert found.count("aten.cat.default") == 1
+    names = [f"%s{at}" for at in range(30)]
+    sums = [
+        f'{name}: f32[250000] = comm.all_reduce(self=%x, monoid="sum", axes=["x"])'
+        for name in names
+    ]
+    body = "\n".join(["input %x: f32[250000] replicated", *sums, f"return {', '.join(names)}"])
+    found = coalesced(parse_program(f"program partitioned\nmesh x=2\nfunc main {{\n{body}\n}}"))
+    assert kinds(found).count("comm.all_reduce") == 2
+    # 25 MiB hold 26 times 1 MB.
+    cats = [len(op.operands) for op in found.main.ops if op.kind == "aten.cat.default"]
+    assert cats == [26, 4]
 
 
 def test_scattered_sums_are_joined_block_by_block() -> None:
@@ -140,7 +147,7 @@ def test_scattered_sums_are_joined_block_by_block() -> None:
 def test_what_takes_longer_to_copy_than_to_start_stays_alone() -> None:
     text = SUMS.replace("2, 3]", "2000, 3000]").replace("3, 2]", "3000, 2000]")
     program = parse_program(text.replace("f32[2]", "f32[2000]"))
-    joined = coalesced(program, 1 << 30)
+    joined = coalesced(program)
     (cat,) = (op for op in joined.main.ops if op.kind == "aten.cat.default")
     assert cat.operands == ("s.flat", "w.flat")
 
