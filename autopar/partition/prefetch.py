@@ -23,20 +23,14 @@ from autopar.partition.coalesce import is_known
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Moves the gathers of a partitioned program ahead.
-
-    Attributes:
-        ahead_bytes: Bytes of gathered tensors that may wait for their readers at most.
-    """
+    """Moves the gathers of a partitioned program ahead."""
 
     name: ClassVar[str] = "prefetch"
-    ahead_bytes: int = BUCKET_BYTES
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with its gathers ahead of their readers."""
         functions = {
-            name: _Prefetching(function, self.ahead_bytes).prefetch()
-            for name, function in program.functions.items()
+            name: _Prefetching(function).prefetch() for name, function in program.functions.items()
         }
         return replace(program, functions=functions)
 
@@ -44,11 +38,11 @@ class Prefetch:
 class _Prefetching:
     """Rewrites one function; ops by their former position."""
 
-    def __init__(self, function: Function, ahead_bytes: int) -> None:
+    def __init__(self, function: Function) -> None:
         self.function = function
         self.gathers = [index for index, op in enumerate(function.ops) if self._is_gather(op)]
         largest = max((self._nbytes(index) for index in self.gathers), default=0)
-        self.room = min(ahead_bytes, largest)
+        self.room = min(BUCKET_BYTES, largest)
         self.readers = _first_readers(function.ops)
         self.ahead: list[tuple[int, int]] = []
 

@@ -14,12 +14,13 @@ from autopar.partition import Prefetch
 SIZES = {"a": 4, "b": 4, "c": 2, "d": 2, "e": 4}
 
 
-def program(reads: Sequence[str], phases: str = "fffff") -> Program:
+def program(reads: Sequence[str], phases: str = "fffff", times: int = 1) -> Program:
     """Returns a program that gathers each weight right before it is added to the activations."""
+    sizes = {name: size * times for name, size in SIZES.items()}
     lines = ["input %hidden0: f32[1] replicated"]
-    lines += [f"input %{name}: f32[{size // 2}] replicated" for name, size in SIZES.items()]
+    lines += [f"input %{name}: f32[{size // 2}] replicated" for name, size in sizes.items()]
     for at, (name, phase) in enumerate(zip(reads, phases, strict=True)):
-        size = SIZES[name]
+        size = sizes[name]
         words = {"f": "forward", "b": "backward"}[phase]
         lines += [
             f"%{name}.w: f32[{size}] = comm.all_gather(self=%{name}, dim=0, size={size},"
@@ -45,16 +46,16 @@ def order(done: Program) -> str:
 
 
 @pytest.mark.parametrize(
-    ("ahead_bytes", "expected"),
+    ("times", "expected"),
     [
         # As much as the largest takes: one of 16 bytes, or two of 8.
-        (1 << 20, "abAcdBCeDE"),
-        # Never less than the next one.
-        (0, "abAcBdCeDE"),
+        (1, "abAcdBCeDE"),
+        # Never less than the next one, also where it takes more than a bucket.
+        (1 << 22, "abAcBdCeDE"),
     ],
 )
-def test_gathers_start_while_others_are_read(ahead_bytes: int, expected: str) -> None:
-    assert order(Prefetch(ahead_bytes)(program("abcde"))) == expected
+def test_gathers_start_while_others_are_read(times: int, expected: str) -> None:
+    assert order(Prefetch()(program("abcde", times=times))) == expected
 
 
 def test_no_phase_gathers_for_the_next_one() -> None:
