@@ -10,7 +10,6 @@ enough. Among equal cuts the earliest is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from autopar.base.minimum_cut import INFINITE, FlowGraph
@@ -25,13 +24,8 @@ SECONDS_UNIT = 1e-12
 """Costs are compared as whole picoseconds."""
 
 
-def defer_reductions(graph: Graph, choices: list[Choice]) -> list[int]:
-    """Lets partial values flow where that costs least; changes `choices` in place.
-
-    Returns:
-        The ops through which they flow.
-    """
-    flowing: set[int] = set()
+def defer_reductions(graph: Graph, choices: list[Choice]) -> None:
+    """Lets partial values flow where that costs least; changes `choices` in place."""
     rank = graph.space.axes.index
     born = {
         (_born(choice, position, monoid), monoid)
@@ -44,8 +38,7 @@ def defer_reductions(graph: Graph, choices: list[Choice]) -> list[int]:
         key=lambda pair: (-len(pair[0]), [rank(a) for a in pair[0]], MONOIDS.index(pair[1])),
     )
     for axes, monoid in order:
-        flowing.update(_Cut(graph, choices, axes, monoid).apply())
-    return sorted(flowing)
+        _Cut(graph, choices, axes, monoid).apply()
 
 
 def _born(choice: Choice, position: int, monoid: str) -> tuple[str, ...]:
@@ -87,10 +80,9 @@ class _Cut:
                 if node.index in self.rows or self._is_born(node, position):
                     self._add_value(node, position, value)
 
-    def apply(self) -> Iterable[int]:
-        """Changes the choices of ops through which the reduction flows, and returns them."""
+    def apply(self) -> None:
+        """Changes the choices of ops through which the reduction flows."""
         side = self.flow.source_side()
-        changed = []
         for index, operands in self.rows.items():
             if self.number[index] in side:
                 old = self.choices[index]
@@ -99,8 +91,6 @@ class _Cut:
                 choice = self.graph.nodes[index].call.choice(old.splits, together)
                 if choice is not None:
                     self.choices[index] = choice
-                    changed.append(index)
-        return changed
 
     def _is_born(self, node: Node, position: int) -> bool:
         return _born(self.choices[node.index], position, self.monoid) == self.axes

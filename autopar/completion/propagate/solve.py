@@ -30,7 +30,6 @@ class Solution:
         op_source: Per op, the value from which the split along each axis came.
         value_source: Per value, the op from which the split along each axis came.
         chosen: Ops whose choice was changed by predicted cost.
-        flowing: Ops through which pending reductions flow.
     """
 
     graph: Graph
@@ -39,7 +38,6 @@ class Solution:
     op_source: list[dict[str, int]]
     value_source: list[dict[str, int]]
     chosen: frozenset[int]
-    flowing: frozenset[int]
 
     @property
     def seconds(self) -> float:
@@ -88,7 +86,7 @@ def _searched(graph: Graph, propagation: Propagation) -> Solution:
     _pin_free_aliases(graph, propagation.forms)
     search = LocalSearch(graph, propagation.choices)
     search.changed.update(reduce_before_scatter(graph, search.choices))
-    flowing = defer_reductions(graph, search.choices)
+    defer_reductions(graph, search.choices)
     forms = [
         stored_form(graph, search.choices, value) or _input_form(graph, search.choices, value)
         for value in range(len(graph.values))
@@ -98,10 +96,9 @@ def _searched(graph: Graph, propagation: Propagation) -> Solution:
         graph,
         search.choices,
         forms,
-        propagation.op_source,
-        propagation.value_source,
-        frozenset(search.changed),
-        frozenset(flowing),
+        spread.op_source,
+        spread.value_source,
+        frozenset(refine.changed),
     )
 
 

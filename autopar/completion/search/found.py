@@ -53,4 +53,4 @@ def solution_of(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solut
     nodes, values = len(graph.nodes), len(graph.values)
     sources: list[dict[str, int]] = [{} for _ in range(nodes)]
     origins: list[dict[str, int]] = [{} for _ in range(values)]
-    return Solution(graph, choices, forms, sources, origins, chosen, frozenset())
+    return Solution(graph, choices, forms, sources, origins, chosen)

@@ -74,7 +74,7 @@ def _solution(graph: Graph, choice: Choice) -> Solution:
     found = {value: complete(form) for value, form in around}
     forms = [found[value] for value in range(len(graph.values))]
     none: list[dict[str, int]] = [{} for _ in forms]
-    return Solution(graph, [choice], forms, [{}], none, frozenset(), frozenset())
+    return Solution(graph, [choice], forms, [{}], none, frozenset())
 
 
 @pytest.mark.parametrize("letter", sorted({kind.split(".")[1][0] for kind in RUN}))

@@ -73,7 +73,7 @@ def assigned(graph: Graph, chance: random.Random) -> Solution:
 def _solution(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solution:
     sources: list[dict[str, int]] = [{} for _ in choices]
     origins: list[dict[str, int]] = [{} for _ in forms]
-    return Solution(graph, choices, forms, sources, origins, frozenset(), frozenset())
+    return Solution(graph, choices, forms, sources, origins, frozenset())
 
 
 def _form(graph: Graph, choices: list[Choice], value: int, chance: random.Random) -> Form:
