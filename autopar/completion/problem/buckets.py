@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, bytes_of
-from autopar.cost.reshard.buckets import BUCKET_BYTES, Lane, Sum, bucket_seconds, sums_of
+from autopar.cost.reshard.buckets import BUCKET_BYTES, Sum, bucket_seconds, sums_of
 from autopar.cost.reshard.deferred_sums import awaited
 from autopar.ir.ops.shape.view import VIEWS
 
@@ -88,21 +88,6 @@ class _Bucket:
     read: float = math.inf
 
 
-@dataclass(frozen=True)
-class Filled:
-    """A bucket of several sums.
-
-    Attributes:
-        lane: What the sums have in common.
-        seconds: What it takes.
-        saved_seconds: What its sums would take more alone.
-    """
-
-    lane: Lane
-    seconds: float
-    saved_seconds: float
-
-
 class Buckets:
     """Fills buckets as `coalesce` does.
 
@@ -115,10 +100,10 @@ class Buckets:
         self.model = graph.space.planner.model
         self._sums: dict[tuple[Steps, int, bool], tuple[Chain, ...]] = {}
 
-    def filled(
+    def saved_seconds(
         self, choices: Sequence[Choice], steps: Iterable[tuple[int, Steps]]
-    ) -> Iterator[Filled]:
-        """Yields the buckets of several sums.
+    ) -> Iterator[float]:
+        """Yields what the sums of each bucket of several would take more alone.
 
         Args:
             choices: Per op.
@@ -130,7 +115,7 @@ class Buckets:
             closed, left, is_done = list(self._closed(left)), [], True
             for bucket in closed:
                 if len(bucket.members) > 1:
-                    yield self._filled(bucket)
+                    yield self._saved_seconds(bucket)
                 for each in bucket.members:
                     # What is left of the sums is joined next, with what is alone so far.
                     if any(each.moves[1:]):
@@ -200,7 +185,7 @@ class Buckets:
         group, dtype = graph.shared(DeferredSums).group[value], graph.values[value].dtype
         return first.kind, first.axes, first.monoid, group, dtype, made[0].op.microbatch
 
-    def _filled(self, bucket: _Bucket) -> Filled:
+    def _saved_seconds(self, bucket: _Bucket) -> float:
         model, outputs = self.model, self.graph.outputs
         sums = [each.moves[0] for each in bucket.members if each.moves[0] is not None]
         lane = sums[0].kind, sums[0].axes
@@ -211,8 +196,7 @@ class Buckets:
                 # The caller gets a copy, and not the bucket with it.
                 copied = model.local_copy((stored + each.stored_bytes) / 2)
                 seconds += model.cluster.launch_seconds + copied
-        saved = sum(each.seconds for each in sums) - seconds
-        return Filled(lane, seconds, saved)
+        return sum(each.seconds for each in sums) - seconds
 
     def _chains(self, pairs: Steps, itemsize: int, is_deferred: bool) -> tuple[Chain, ...]:
         """Returns the moves that follow one another: sums, and None for all others.

@@ -7,10 +7,10 @@ whole plan, sums that nobody waits for travel together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from autopar.completion.problem.buckets import Buckets, DeferredSums, Filled, Steps
+from autopar.completion.problem.buckets import Buckets, DeferredSums, Steps
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, Need, Windows
@@ -59,18 +59,17 @@ class Price:
             values: The values.
         """
         ways = {value: self._way(choices, value, forms[value]) for value in values}
-        saved = sum(bucket.saved_seconds for bucket in self._filled(choices, ways))
-        return sum(way[0] for way in ways.values()) - saved
+        return sum(way[0] for way in ways.values()) - self._saved_seconds(choices, ways)
 
-    def _filled(self, choices: Sequence[Choice], ways: Mapping[int, Way]) -> Iterator[Filled]:
-        """Returns the buckets in which sums of values travel."""
+    def _saved_seconds(self, choices: Sequence[Choice], ways: Mapping[int, Way]) -> float:
+        """Returns what sums of values would take more if none travelled with others."""
         grouped = (
             (value, ways[value][1])
             for value in self.graph.shared(DeferredSums).group
             if value in ways
         )
         pending = ((value, way) for value, way in grouped if way and way[0][0].layout.partial)
-        return self.buckets.filled(choices, pending)
+        return sum(self.buckets.saved_seconds(choices, pending))
 
     def value(self, choices: Sequence[Choice], value: int, stored: Form) -> float:
         """Returns the seconds of a value's reshards, each by itself.

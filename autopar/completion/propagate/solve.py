@@ -96,9 +96,9 @@ def _searched(graph: Graph, propagation: Propagation) -> Solution:
         graph,
         search.choices,
         forms,
-        spread.op_source,
-        spread.value_source,
-        frozenset(refine.changed),
+        propagation.op_source,
+        propagation.value_source,
+        frozenset(search.changed),
     )
 
 
