@@ -39,17 +39,16 @@ _RETURN = re.compile(r"return\b(?!\s*\()")
 _FUNC = re.compile(r"func\b(?!\s*\()")
 
 
-def parse_program(text: str, source: str = "text") -> Program:
+def parse_program(text: str) -> Program:
     """Returns the program that `print_program` printed, or that somebody wrote by hand.
 
     Args:
         text: The program.
-        source: Where it comes from, for errors.
 
     Raises:
         TextError: If it can't be parsed; the message shows the line and what was expected.
     """
-    return _ProgramParser(Cursor(text, source)).program()
+    return _ProgramParser(Cursor(text, "text")).program()
 
 
 class _ProgramParser:
