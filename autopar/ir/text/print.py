@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment
@@ -37,16 +36,14 @@ MAX_ALIAS = 16
 MAX_LISTED_RANKS = 64
 
 
-def print_program(program: Program, *, origins: bool = True, locs: bool = True) -> str:
+def print_program(program: Program) -> str:
     """Returns the text form of a program, from which `parse_program` makes an equal one.
 
     Args:
         program: Any program, also one that doesn't verify (a reference to a value that doesn't
             exist prints, but doesn't parse).
-        origins: False leaves the origins of layouts and choices out.
-        locs: False leaves the source locations out.
     """
-    context = _context(program, origins, locs)
+    context = Context(program.mesh, _mesh_names(program), _file_aliases(program))
     ports = _inline_ports(program)
     blocks = ["\n".join(_header(program, context))]
     if ports is None:
@@ -73,7 +70,7 @@ def print_op(op: Op, values: Mapping[str, Value], context: Context | None = None
 
 def message_context(program: Program) -> Context:
     """Returns the context in which `print_op` prints ops of a program for messages."""
-    return replace(_context(program, False, True), files={})
+    return Context(program.mesh, _mesh_names(program), origins=False)
 
 
 def _results(op: Op, values: Mapping[str, Value], context: Context) -> str:
@@ -208,7 +205,8 @@ def _meshes(program: Program) -> Iterator[ProcessMesh]:
                 yield op.dist.mesh
 
 
-def _context(program: Program, origins: bool, locs: bool) -> Context:
+def _mesh_names(program: Program) -> dict[ProcessMesh, str]:
+    """Returns the names of meshes other than the program's."""
     names: dict[ProcessMesh, str] = {}
     for mesh in dict.fromkeys(_meshes(program)):
         root: ProcessMesh | None = mesh
@@ -216,8 +214,7 @@ def _context(program: Program, origins: bool, locs: bool) -> Context:
             if root != program.mesh and not root.fixed and root not in names:
                 names[root] = f"m{len(names) + 1}"
             root = root.parent
-    files = _file_aliases(program) if locs else {}
-    return Context(program.mesh, names, files, origins, locs)
+    return names
 
 
 def _file_aliases(program: Program) -> dict[str, str]:

@@ -36,14 +36,12 @@ class Context:
         meshes: Names of other meshes.
         files: Short names of source files.
         origins: Whether to print origins.
-        locs: Whether to print locations.
     """
 
     mesh: ProcessMesh | None = None
     meshes: Mapping[ProcessMesh, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     origins: bool = True
-    locs: bool = True
 
 
 def size_line(size: Size) -> str:
@@ -132,7 +130,7 @@ def origin_str(origin: Origin | None) -> str:
 
 def loc_clauses(loc: Loc, context: Context) -> Iterator[str]:
     """Yields `loc("file", 12, "name")` without what is empty."""
-    if not context.locs or loc == UNKNOWN:
+    if loc == UNKNOWN:
         return
     parts = [context.files.get(loc.file) or quote(loc.file)]
     if loc.line:

@@ -79,14 +79,6 @@ def test_inputs_and_results_are_aligned() -> None:
     )
 
 
-def test_origins_and_locations_can_be_left_out() -> None:
-    text = print_program(parse_program(programs.COMPLETED), origins=False, locs=False)
-    assert "~" not in text
-    assert "loc(" not in text
-    assert "file " not in text
-    assert "%h: f32[8@dp, 12@tp]" in text
-
-
 # Programs that don't verify still print.
 
 
