@@ -13,27 +13,23 @@ from autopar.ir.rules.local_arg import Offset, Sizes
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 
-def constant(size: str = "size") -> RuleFunction:
-    """Returns the rule function of an op that fills a tensor, whose shape is an argument.
+def constant(call: OpCall) -> Rule | None:
+    """Fills a tensor, whose shape is an argument.
 
     The content of an operand, as that of aten.new_full, isn't read.
     """
-
-    def rule(call: OpCall) -> Rule | None:
-        dims = factors("i", len(call.results[0].shape))
-        unread: list[Dims] = [
-            factors(f"o{at}_", len(operand.shape)) for at, operand in enumerate(call.operands)
-        ]
-        return build_rule(
-            call,
-            unread,
-            [dims],
-            reduce={dim[0]: SAME for operand in unread for dim in operand},
-            local={size: Sizes(dims)},
-            work=0,
-        )
-
-    return rule
+    dims = factors("i", len(call.results[0].shape))
+    unread: list[Dims] = [
+        factors(f"o{at}_", len(operand.shape)) for at, operand in enumerate(call.operands)
+    ]
+    return build_rule(
+        call,
+        unread,
+        [dims],
+        reduce={dim[0]: SAME for operand in unread for dim in operand},
+        local={"size": Sizes(dims)},
+        work=0,
+    )
 
 
 def arange(call: OpCall) -> Rule | None:
@@ -100,7 +96,7 @@ RULES: Table = {
             "aten.new_ones.default",
             "aten.new_empty.default",
         ],
-        constant(),
+        constant,
     ),
     **same(_LIKE, pointwise(work=0)),
     **same(["aten.arange.start", "aten.arange.start_step"], arange),
