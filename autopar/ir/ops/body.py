@@ -88,12 +88,12 @@ class BodyWriter:
         value = self.value(x)
         return self.emit(kind, {"self": Ref(x), **args}, value.global_shape, value.dtype, result)
 
-    def reduce(self, kind: str, x: str, dims: Sequence[int], result: str | None = None) -> str:
+    def reduce(self, kind: str, x: str, dims: Sequence[int]) -> str:
         """Adds a reduction of `x` that keeps the reduced dimensions as size 1."""
         value = self.value(x)
         shape = [1 if at in dims else size for at, size in enumerate(value.global_shape)]
         args: dict[str, Arg] = {"self": Ref(x), "dim": tuple(dims), "keepdim": True}
-        return self.emit(kind, args, shape, value.dtype, result)
+        return self.emit(kind, args, shape, value.dtype)
 
     def combine(self, kind: str, x: str, y: str, result: str | None = None) -> str:
         """Adds an elementwise op of `x` and `y`, where `y` broadcasts to the shape of `x`."""
