@@ -20,7 +20,7 @@ from autopar.cost.memory.buffers import (
     Lifetimes,
 )
 from autopar.cost.memory.lifetimes import lifetimes
-from autopar.ir.program import Op, Program
+from autopar.ir.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,6 @@ class MemoryTimeline:
         return max(range(len(self.at_bytes)), key=self.at_bytes.__getitem__, default=-1)
 
     @property
-    def peak_op(self) -> Op | None:
-        """The op at the peak, which knows its source line (`loc`)."""
-        return self.lifetimes.ops[self.peak_at] if self.at_bytes else None
-
-    @property
     def peak_bytes(self) -> int:
         """The most that is taken."""
         return self.at_bytes[self.peak_at] if self.at_bytes else self.stored_bytes
@@ -98,13 +93,9 @@ class MemoryTimeline:
         """The most that is taken of the host's memory, by what is offloaded there."""
         return max(self.lifetimes.host_bytes(), default=0)
 
-    def breakdown_bytes(self, position: int | None = None) -> dict[str, int]:
-        """Returns what is taken during an op, by kind (see `autopar.cost.memory.buffers.KINDS`).
-
-        Args:
-            position: The op's position; by default that of the peak.
-        """
-        position = self.peak_at if position is None else position
+    def breakdown_bytes(self) -> dict[str, int]:
+        """Returns what is taken at the peak, by kind (see `autopar.cost.memory.buffers.KINDS`)."""
+        position = self.peak_at
         breakdown = dict.fromkeys(KINDS, 0)
         size = self.allocator.size
         for each in self.lifetimes.buffers:

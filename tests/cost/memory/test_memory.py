@@ -46,8 +46,7 @@ def test_what_each_op_takes_and_leaves() -> None:
         stored + W + 4,  # d, loss; n is written over w
     )
     assert found.after_bytes[-1] == stored + 4
-    assert found.peak_op is not None
-    assert found.peak_op.results == ("d",)
+    assert found.lifetimes.ops[found.peak_at].results == ("d",)
 
 
 def test_what_is_saved_for_the_backward_pass() -> None:
@@ -145,7 +144,8 @@ def test_what_a_scattered_sum_sends_stays_until_its_result_is_read() -> None:
     assert found.at_bytes[1:3] == (sending, sending + 16)
     # Then g is free, the blocks are added up, and only then are they free.
     assert found.at_bytes[3] == sending + 16
-    assert found.breakdown_bytes(2)["communication"] == whole
+    assert found.peak_at == 2
+    assert found.breakdown_bytes()["communication"] == whole
     assert found.after_bytes[3] == whole + whole // 2 + 16
     native = memory_timeline(program(SENT), execution=Execution(backend="nccl"))
     assert native.at_bytes[2] == whole + whole + whole // 2 + 16

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from autopar.ir.expr.expression import Expr
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.elementwise.pointwise import pointwise
-from autopar.ir.ops.table import Again, RuleFunction, Table, factors, row, same, whole
+from autopar.ir.ops.table import Again, Table, factors, row, same, whole
 from autopar.ir.program import Arg, DType
 from autopar.ir.rules.local_arg import Offset, Sizes
 from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
