@@ -19,16 +19,6 @@ from autopar.completion.search.run import Run
 from autopar.completion.search.watch import Watch
 
 
-def search(graph: Graph, *, watch: Watch | None = None) -> Found:
-    """Returns the best plan for a graph, with a bound.
-
-    Args:
-        graph: With the user's pins.
-        watch: Says when the best plan so far is to be returned, and is told how far the search is.
-    """
-    return Search(graph, watch or Watch()).best_at()
-
-
 class Search:
     """The plans of a graph that are found, and bounds of all of them.
 

@@ -18,8 +18,9 @@ from autopar.completion.problem.price import Price
 from autopar.completion.problem.space import Form, Space
 from autopar.completion.propagate.bodies import calls_on
 from autopar.completion.propagate.solve import Solution
-from autopar.completion.search.fastest import search
+from autopar.completion.search.fastest import Search
 from autopar.completion.search.network.candidates import CandidateTable
+from autopar.completion.search.watch import Watch
 from autopar.completion.write import write_solution
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
@@ -38,7 +39,7 @@ ROUNDING = 1e-9
 
 def searched(graph: Graph) -> tuple[Solution, float]:
     """Returns the plan of a search, and its bound."""
-    found = search(graph)
+    found = Search(graph, Watch()).best_at()
     assert found.bound_seconds <= found.seconds * (1 + ROUNDING)
     return found.solution, found.bound_seconds * (1 - ROUNDING)
 

@@ -9,10 +9,11 @@ import pytest
 
 from autopar.annotate import parse_mesh
 from autopar.completion.problem.graph import Graph
-from autopar.completion.search.fastest import search
+from autopar.completion.search.fastest import Search
 from autopar.completion.search.network import prune
 from autopar.completion.search.network.candidates import CandidateTable
 from autopar.completion.search.network.prune import Pruning
+from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster
 from tests.completion.networks import Network
 from tests.completion.search.enumerated import MOST_PLANS, graph_of, least_seconds, random_network
@@ -49,7 +50,7 @@ def test_the_best_plan_stays(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
         plans, left_out = counts(graph)
         if left_out and plans <= MOST_PLANS:
             break
-    found, best = search(graph), least_seconds(graph)
+    found, best = Search(graph, Watch()).best_at(), least_seconds(graph)
     assert found.seconds == pytest.approx(best, rel=1e-9)
     assert found.bound_seconds <= best * (1 + 1e-6)
 

@@ -14,7 +14,8 @@ from autopar.completion import Complete
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Space
 from autopar.completion.propagate.bodies import calls_on
-from autopar.completion.search.fastest import search
+from autopar.completion.search.fastest import Search
+from autopar.completion.search.found import Found
 from autopar.completion.search.network.candidates import CandidateTable
 from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster
@@ -27,6 +28,10 @@ from tests.completion.networks import Network, mlp
 from tests.completion.search.enumerated import drawn, graph_of, least_seconds, random_network
 from tests.completion.test_training import language
 from tests.judges.captured import check
+
+
+def searched(graph: Graph) -> Found:
+    return Search(graph, Watch()).best_at()
 
 
 @pytest.mark.parametrize("mesh", ["a=3", "a=2,b=2"])
@@ -49,7 +54,7 @@ def test_a_searched_step_is_that_of_one_device(mesh: str) -> None:
 def check_best(seed: int) -> None:
     """Checks that search finds the best plan of a random program."""
     graph = drawn(seed)
-    found = search(graph)
+    found = searched(graph)
     best = least_seconds(graph)
     assert found.seconds == pytest.approx(best, rel=1e-9)
     assert found.bound_seconds <= best * (1 + 1e-6)
@@ -76,7 +81,7 @@ def check_finer(seed: int, coarse: str, fine: str) -> None:
     base = Cluster.load("h100")
     cluster = replace(base, links=(replace(base.links[-1], size=256),))
     net = random_network(random.Random(seed))
-    one, other = (search(graph_of(net, parse_mesh(mesh), cluster)) for mesh in (coarse, fine))
+    one, other = (searched(graph_of(net, parse_mesh(mesh), cluster)) for mesh in (coarse, fine))
     assert other.seconds <= one.seconds * (1 + 1e-9)
 
 
@@ -132,7 +137,7 @@ def layers(pin: str = "", batch: int = 4096) -> Graph:
 
 
 def test_a_pin_of_one_layer_stays_there() -> None:
-    free, pinned = search(layers()).solution, search(layers("w2")).solution
+    free, pinned = searched(layers()).solution, searched(layers("w2")).solution
     shown = [
         (a.dist.factors, b.dist.factors)
         for node, a, b in zip(free.graph.nodes, free.choices, pinned.choices, strict=True)
@@ -170,13 +175,13 @@ def test_axes_split_a_batch_within_rows_together_though_none_divides_it() -> Non
 
 
 def test_a_batch_that_does_not_divide_is_split() -> None:
-    found = search(layers(batch=4097))
+    found = searched(layers(batch=4097))
     assert all(choice.splits.items for choice in found.solution.choices)
 
 
 def test_a_limit_of_time_gives_the_best_plan_so_far() -> None:
     graph = layers()
-    hurried, best = search(graph, watch=Watch(0.0)), search(graph)
+    hurried, best = Search(graph, Watch(0.0)).best_at(), searched(graph)
     assert hurried.bound_seconds <= best.seconds <= hurried.seconds
 
 
