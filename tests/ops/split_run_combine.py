@@ -16,7 +16,7 @@ from torch import Tensor
 from autopar.ir.expr.expression import Expr, evaluate
 from autopar.ir.layout import DimLayout, Layout, SubDim, block_index, local_dim_size
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.ops import RULES, call_of
+from autopar.ir.ops import rule_of
 from autopar.ir.program import Arg, Op, OpDist, Value
 from autopar.ir.rules.distribution import (
     consumed,
@@ -319,9 +319,7 @@ def check_body(sample: Sample, rule: Rule) -> None:
         values = {**sample.values, **{value.name: value for value in new}}
         tensors = {f"x{at}": tensor for at, tensor in enumerate(sample.tensors)}
         for op in ops:
-            function = RULES.get(op.kind)
-            assert function is not None, f"{what}: {op.kind} has no rule"
-            assert function(call_of(op, values)) is not None, f"{what}: no rule for {op}"
+            assert rule_of(op, values) is not None, f"{what}: no rule for {op}"
             operands = [tensors[name] for name in op.operands]
             found = compute(op.kind, dict(op.args), operands)
             for name, tensor in zip(op.results, found, strict=True):

@@ -110,16 +110,6 @@ def functional_kind(kind: str) -> str:
     return f"{name[:-1]}.{overload}" if in_place else kind
 
 
-def call_of(op: Op, values: Mapping[str, Value]) -> OpCall:
-    """Returns an op of a serial program as what its rule is a function of."""
-    return OpCall(
-        op.kind,
-        dict(op.args),
-        tuple(_type(values[name]) for name in op.operands),
-        tuple(_type(values[name]) for name in op.results),
-    )
-
-
 def rule_of(op: Op, values: Mapping[str, Value]) -> Rule | None:
     """Returns the rule of an op of a serial program, or None if it has none for this call.
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from autopar.base.errors import VerificationError
-from autopar.ir.ops import call_of
 from autopar.ir.ops import rule_of as real_rule_of
 from autopar.ir.program import Op, Program, Value
-from autopar.ir.rules.rule import SAME, Body, Linear, OpCall, Rule, make_rule
+from autopar.ir.rules.rule import SAME, Body, Linear, OpCall, Rule, TensorType, make_rule
 from autopar.ir.text import parse_program
 from autopar.ir.verify import distribution as module
 from autopar.ir.verify import verify_distribution
@@ -271,9 +270,13 @@ RULES: Mapping[str, Callable[[OpCall], Rule]] = {
 def _test_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def rule_of(op: Op, values: Mapping[str, Value]) -> Rule | None:
-        if op.kind in RULES:
-            return RULES[op.kind](call_of(op, values))
-        return real_rule_of(op, values)
+        if op.kind not in RULES:
+            return real_rule_of(op, values)
+        operands, results = (
+            tuple(TensorType(values[name].global_shape, values[name].dtype) for name in names)
+            for names in (op.operands, op.results)
+        )
+        return RULES[op.kind](OpCall(op.kind, dict(op.args), operands, results))
 
     monkeypatch.setattr(module, "rule_of", rule_of)
 
