@@ -3,6 +3,9 @@
 A device gets what it doesn't hold from others, and so does a group of devices that fast links join.
 What the group doesn't hold crosses the border around it, over slower links. How much that is, and
 from how many sources it comes, follows from the two layouts alone.
+
+Without it reshards on 8x8x4 take 3.5 CPU seconds to plan instead of 1.4 (`benchmarks/without.py`),
+and with more than four axes there is no other bound.
 """
 
 from __future__ import annotations

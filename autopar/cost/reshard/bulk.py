@@ -5,6 +5,9 @@ plans asks for thousands of pairs, most of which it never uses. Here every move 
 given layouts to another is priced in closed form, for all pairs together as arrays, and the
 shortest paths follow from these. Moves by way of a layout that isn't among them are left out, so a
 path may be slower than the planner's, rarely.
+
+Models made of bounds instead find a plan of GPT-2 on 4x4x4x4 that is 4.7% slower
+(`benchmarks/without.py`).
 """
 
 from __future__ import annotations

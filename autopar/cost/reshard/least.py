@@ -4,6 +4,9 @@ A proof asks for millions of pairs. For each it gets the bound with which a sear
 (`PathSearch`): the larger one of what must cross the borders between devices and of what the axes
 have to do. Both follow from how pairs of dimensions compare, of which there are few, and from what
 each layout is by itself; so they are looked up, and combined as arrays.
+
+One by one, the same bounds make the search of GPT-2 on 4x4x4x4 take 25 CPU seconds instead of 15
+(`benchmarks/without.py`).
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ states lead the moves that there are, with all the room they could need: whateve
 next to one another, and pieces divide evenly. So there are few states, and the distances from all
 of them are known at once. A real path takes no less, and most often just as much: it only has to be
 found.
+
+Without it the search of GPT-2 on 4x4x4x4 leaves 7.3% open instead of 0.96%, and takes half as long
+again (`benchmarks/without.py`).
 """
 
 from __future__ import annotations

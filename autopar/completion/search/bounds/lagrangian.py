@@ -5,6 +5,9 @@ price of the limit. So for any price, the least seconds and price of all plans, 
 the limit, are a bound of the seconds of those that fit (Geoffrion, "Lagrangean relaxation for
 integer programming", 1974). Only such bytes have a price here as are there whatever is computed
 again; that takes seconds, too, so the bound is also one of programs that do.
+
+Of MiniLM within 30 MiB on 2x4 it leaves 7.3% open, and the bound without a limit 39.1% (both are in
+the summary of a compilation).
 """
 
 from __future__ import annotations

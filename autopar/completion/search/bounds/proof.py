@@ -9,6 +9,8 @@ Whatever others need can only be more.
 Tables hold what a reshard takes at least, until it was planned. A sum that nobody waits for takes
 at least its part of the largest bucket there can be. Of those that their phases wait for, the sums
 along one path are in different buckets and count as alone; all others as what they add to a bucket.
+
+Without it a plan of GPT-2 on 32x8 is open by 22% instead of 0.85% (`benchmarks/without.py`).
 """
 
 from __future__ import annotations

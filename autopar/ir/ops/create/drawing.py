@@ -3,6 +3,8 @@
 A random number is made of 64 bits, and those of a counter, so that in between there are several
 times the bytes of the result. On the CPU pieces are drawn one after the other, and put together.
 What is said here follows the runtime's kernels step by step, and is compared with them.
+
+Without it the peak of a step with dropout is predicted 28% too low (`benchmarks/without.py`).
 """
 
 from __future__ import annotations

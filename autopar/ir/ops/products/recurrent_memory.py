@@ -3,6 +3,8 @@
 oneDNN computes LSTMs in single precision: for the gradient it keeps a workspace, whose content only
 it can read. Everything else is an op per step and gate, with the tensors of all steps in memory
 while there are gradients. What is said here follows torch's kernels, and is compared with them.
+
+Without it the peak of a step of an LSTM is predicted 46% too low (`benchmarks/without.py`).
 """
 
 from __future__ import annotations
