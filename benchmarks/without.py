@@ -1,8 +1,8 @@
 """Takes away what looks double in search and in predictions of memory, and prints what that costs.
 
     python benchmarks/without.py search gpt2 mlp gpt2-4    rows of `search.py`
-    python benchmarks/without.py reshards                  150 reshards on 8x8x4, planned
-    python benchmarks/without.py memory                    a step of small models, on the CPU
+    PYTHONPATH=. python benchmarks/without.py reshards     150 reshards on 8x8x4, planned
+    PYTHONPATH=. python benchmarks/without.py memory       a step of small models, on the CPU
 
 Of searches: CPU seconds, predicted seconds of the plan, and how far the bound leaves it open. Of
 memory: the measured peak, and what of it each prediction is off; nothing is printed where it isn't.
