@@ -11,6 +11,7 @@ memory: the measured peak, and what of it each prediction is off; nothing is pri
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import random
 import sys
@@ -102,11 +103,11 @@ def planned() -> Iterator[str]:
     """Yields what it takes to plan reshards, without each bound."""
     from autopar.cost import Cluster, CommunicationModel
     from autopar.ir.mesh import ProcessMesh
-    from tests.partition.simulate import layouts
 
     mesh = ProcessMesh.of_shape((8, 8, 4))
     model = CommunicationModel(Cluster.load("h100"), mesh)
-    chance, known = random.Random(1), layouts(mesh, (1024, 4096), ("sum",))
+    simulate: Any = importlib.import_module("tests.partition.simulate")
+    chance, known = random.Random(1), simulate.layouts(mesh, (1024, 4096), ("sum",))
     pairs = [(chance.choice(known), chance.choice(known)) for _ in range(150)]
     for part in ("nothing", "relaxed", "bound"):
         with IN_SEARCH[part]():
@@ -118,10 +119,12 @@ def planned() -> Iterator[str]:
 def predicted(names: Sequence[str]) -> Iterator[str]:
     """Yields by how much predicted peaks are off, without each part."""
     from autopar.cost import memory_timeline
-    from tests.cost.memory import test_measured_memory as measured
 
+    measured: Any = importlib.import_module("tests.cost.memory.test_measured_memory")
     for name in names or (*measured.MODELS, DROPOUT):
-        step = measured.trained(_dropping() if name == DROPOUT else measured.example_of(name))
+        step = measured.trained(
+            _dropping(measured) if name == DROPOUT else measured.example_of(name)
+        )
         peak = measured.executed(step.program, step.weights).peak_bytes
         found = {}
         for part, without in IN_MEMORY.items():
@@ -133,13 +136,12 @@ def predicted(names: Sequence[str]) -> Iterator[str]:
         yield f"{name}: {peak:,} B{''.join(f', {each}' for each in off)}"
 
 
-def _dropping() -> Any:
+def _dropping(measured: Any) -> Any:
     import torch
 
-    from tests.cost.memory.test_measured_memory import Dropping, Example
-
     x = torch.zeros(300, 8, 12)
-    return Example(Dropping(torch.float32), lambda _: (x, x), torch.nn.functional.mse_loss)
+    dropping = measured.Dropping(torch.float32)
+    return measured.Example(dropping, lambda _: (x, x), torch.nn.functional.mse_loss)
 
 
 def main() -> int:
@@ -148,6 +150,7 @@ def main() -> int:
     parser.add_argument("what", choices=["search", "reshards", "memory"])
     parser.add_argument("names", nargs="*", help="of rows of search.py, or of models")
     options = parser.parse_args()
+    lines: Iterator[str]
     match options.what:
         case "search":
             lines = (line for name in options.names for line in searched(name))
