@@ -36,6 +36,11 @@ class Unexpressed(ValueError):
     """A size, or what must hold of sizes, can't be said by expressions."""
 
 
+def _shape_env() -> ShapeEnv:
+    """Returns what knows of no size but those that are given: none may follow from data."""
+    return ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+
+
 @dataclass
 class OpenSizes:
     """The open sizes of one model.
@@ -44,7 +49,7 @@ class OpenSizes:
         env: Where torch keeps what it knows of them.
     """
 
-    env: ShapeEnv = field(default_factory=ShapeEnv)
+    env: ShapeEnv = field(default_factory=_shape_env)
     _symbols: dict[str, torch.SymInt] = field(default_factory=dict)
     _sizes: dict[str, Size] = field(default_factory=dict)
 

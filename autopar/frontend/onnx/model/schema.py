@@ -13,7 +13,7 @@ from onnx.helper import make_tensor_type_proto
 from autopar.base.errors import near_misses
 from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.trace.node import Node
-from autopar.frontend.onnx.trace.values import Known, Traced, Value
+from autopar.frontend.onnx.trace.values import Known, Sized, Traced, Value
 
 
 def normal_domain(domain: str) -> str:
@@ -143,6 +143,9 @@ def _parse(body: bytes) -> FunctionProto | None:
 def _type_of(value: Value) -> TypeProto:
     if isinstance(value, Known):
         return make_tensor_type_proto(value.kind.number, tuple(value.tensor.shape))
+    if isinstance(value, Sized):
+        return make_tensor_type_proto(value.kind.number, value.array.shape)
     if isinstance(value, Traced):
-        return make_tensor_type_proto(value.kind.number, tuple(value.fake.shape))
+        sizes = [size if isinstance(size, int) else None for size in value.fake.shape]
+        return make_tensor_type_proto(value.kind.number, sizes)
     return TypeProto()

@@ -1,0 +1,75 @@
+"""Models whose sizes stay open: which are, what narrows them, and what has to be bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from autopar.frontend.onnx import import_onnx
+from autopar.frontend.onnx.model.problems import ModelError
+from autopar.ir.program import Program
+from autopar.ir.used_sizes import used_sizes
+from tests.frontend.onnx.graphs import FLOAT, INT64, graph, model, node
+
+
+def imported(folder: Path, *nodes: onnx.NodeProto, inputs: object, **given: object) -> Program:
+    body = graph(list(nodes), inputs, ["y"], **given)  # type: ignore[arg-type]
+    path = folder / "model.onnx"
+    onnx.save(model(body), path)
+    return import_onnx(path).program
+
+
+def ranges(program: Program) -> dict[str, tuple[int, int]]:
+    return {size.name: (size.least, size.most) for size in used_sizes(program)}
+
+
+def shapes(program: Program) -> list[str]:
+    return [str(size) for port in program.signature.outputs for size in port.shape]
+
+
+def test_sizes_that_follow_from_others_are_expressions(tmp_path: Path) -> None:
+    flat = node("Reshape", "x shape", "y")
+    program = imported(
+        tmp_path,
+        flat,
+        inputs={"x": (FLOAT, ["batch", "length", 4])},
+        initializers={"shape": np.array([-1, 4])},
+    )
+    assert shapes(program) == ["$batch * $length", "4"]
+
+
+def test_a_table_that_is_cut_to_a_length_limits_it(tmp_path: Path) -> None:
+    nodes = (
+        node("Shape", "x", "s", start=1, end=2),
+        node("Slice", "table zero s one", "cut"),
+        node("Add", "x cut", "y"),
+    )
+    program = imported(
+        tmp_path,
+        *nodes,
+        inputs={"x": (FLOAT, ["batch", "length"])},
+        initializers={
+            "table": np.ones((1, 512), np.float32),
+            "zero": np.array([0]),
+            "one": np.array([1]),
+        },
+    )
+    assert ranges(program) == {"batch": (0, 2**31 - 1), "length": (0, 512)}
+
+
+def test_a_loss_whose_body_onnx_gives_takes_any_batch(tmp_path: Path) -> None:
+    loss = node("SoftmaxCrossEntropyLoss", "x labels", "y")
+    program = imported(
+        tmp_path, loss, inputs={"x": (FLOAT, ["batch", 5]), "labels": (INT64, ["batch"])}
+    )
+    assert list(ranges(program)) == ["batch"]
+
+
+def test_a_condition_on_a_size_names_it(tmp_path: Path) -> None:
+    pool = node("MaxPool", "x", "y", kernel_shape=[2, 2], strides=[2, 2])
+    with pytest.raises(ModelError) as refused:
+        imported(tmp_path, pool, inputs={"x": (FLOAT, ["batch", 3, "height", 8])})
+    assert "bind height with --dims" in str(refused.value)
