@@ -17,7 +17,7 @@ from autopar.ir.expr.expression import (
     prod,
     substitute,
 )
-from autopar.ir.ops import RULES, call_of
+from autopar.ir.ops import RULES, rule_of
 from autopar.ir.ops.shape import view
 from autopar.ir.program import Arg, Op, Ref, Value
 from autopar.ir.rules import local_arg
@@ -211,7 +211,7 @@ def check_bodies(each: Opened, call: OpCall, found: Rule, rule: Rule) -> set[str
         ops, new = expanded(each.sample, body, call)
         same = named.pop(body.name, None)
         values |= {value.name: value for value in new}
-        assert all(asked(call_of(op, values)) for op in ops), f"{each.sample} {each.factor}"
+        assert all(rule_of(op, values) for op in ops), f"{each.sample} {each.factor}"
         if same is None:
             continue
         shape = known(replace(body.rule, bodies=()), each.known)
