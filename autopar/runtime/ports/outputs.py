@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from autopar.ir.deployment import Deployment
 from autopar.ir.program import Port, Program
-from autopar.runtime.collectives.sending import received_from, send_to_first, sent_to_all
+from autopar.runtime.collectives.wire_dtypes import carried, restored
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, box_shape, is_empty, place
 from autopar.runtime.ports.ports import labelled, port_box
@@ -103,7 +104,9 @@ class Gathering:
         if len(ranks) == self.deployment.world_size:
             return mine
         owner = ranks[0]
-        return sent_to_all(owner, mine if owner == self.rank else mine.new_empty(box_shape(box)))
+        buffer = carried(mine if owner == self.rank else mine.new_empty(box_shape(box)))
+        dist.broadcast(buffer, owner)
+        return restored(buffer, mine.dtype)
 
 
 def piece_holders(deployment: Deployment, side: Side, at: int) -> dict[Box, list[int]]:
@@ -119,10 +122,12 @@ def piece_holders(deployment: Deployment, side: Side, at: int) -> dict[Box, list
 
 def _send(piece: Tensor, boxes: Sequence[Box]) -> None:
     for _ in boxes:
-        send_to_first(piece)
+        dist.send(carried(piece), 0)
 
 
 def _receive(box: Box, mine: Tensor, owner: int) -> Tensor:
     if owner == 0:
         return mine
-    return received_from(owner, mine.new_empty(box_shape(box)))
+    buffer = carried(mine.new_empty(box_shape(box)))
+    dist.recv(buffer, owner)
+    return restored(buffer, mine.dtype)
