@@ -16,6 +16,7 @@ from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh
 from autopar.annotate.same import counterparts
 from autopar.base.arguments import shown
 from autopar.base.errors import UNKNOWN, AnnotationError, near_misses
+from autopar.ir.expr.expression import shape_str
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
@@ -222,7 +223,7 @@ def _pinned(value: Value, names: Sequence[str], mesh: ProcessMesh, pin: Pin) -> 
             if problems := layout.problems(value.global_shape):
                 raise AnnotationError("; ".join(problems))
     except AnnotationError as error:
-        shape = list(value.global_shape)
+        shape = shape_str(value.global_shape)
         raise AnnotationError(f"{pin.place}: {shown} of shape {shape}: {error}") from error
     if value.dist is not None and value.dist != layout:
         earlier = value.origin.detail if value.origin else "an earlier annotation"

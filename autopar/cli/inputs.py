@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from autopar.base.errors import InvalidInputError
+from autopar.ir.expr.expression import shape_str
 
 INPUTS = click.option(
     "--input",
@@ -35,7 +36,7 @@ def read_inputs(build: Path, specs: tuple[str, ...], seed: int | None) -> dict[s
     # A name that is wrong explains one that is missing, and is reported with it.
     if missing and arrays.keys() <= wanted.keys():
         lines = [
-            f"  --input {label}=FILE.npy    {wanted[label].dtype}{list(wanted[label].shape)}"
+            f"  --input {label}=FILE.npy    {wanted[label].dtype}{shape_str(wanted[label].shape)}"
             for label in missing
         ]
         raise InvalidInputError(

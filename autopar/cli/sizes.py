@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from autopar.base.errors import InvalidInputError
+from autopar.ir.expr.ranges import parse_range
 
 _BINDING = re.compile(r"(\s*([^=\s].*?)\s*=\s*([0-9:~]{1,30})\s*(?:,|$))")
 """A dimension's name, which may hold commas and equals signs, and its size or range."""
@@ -23,6 +24,10 @@ def parse_dims(texts: Sequence[str]) -> dict[str, str]:
         if not found or "".join(whole for whole, *_ in found) != text or text.endswith(","):
             raise InvalidInputError(f"--dims {text}: write NAME=SIZE, as batch=8,sequence=1:128")
         for _, name, size in found:
+            try:
+                parse_range(size)
+            except ValueError as error:
+                raise InvalidInputError(f"--dims {text}: {error}") from error
             if sizes.setdefault(name.strip(), size) != size:
                 earlier = f"{name.strip()}={sizes[name.strip()]}"
                 raise InvalidInputError(f"--dims {text} contradicts --dims {earlier}")

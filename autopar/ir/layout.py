@@ -30,7 +30,7 @@ from autopar.ir.expr.expression import (
     minimum,
     multiply,
     prod,
-    shown,
+    shape_str,
 )
 from autopar.ir.expr.facts import divides
 from autopar.ir.mesh import ProcessMesh
@@ -360,7 +360,9 @@ class Layout:
         """Returns what is inconsistent about this layout of a tensor of this shape."""
         found: list[str] = []
         if self.shape != tuple(shape):
-            found.append(f"layout is for shape {shown(self.shape)}, the tensor has {shown(shape)}")
+            found.append(
+                f"layout is for shape {shape_str(self.shape)}, the tensor has {shape_str(shape)}"
+            )
         used = [*self.sharded_axes, *self.partial_axes]
         for axis in sorted(set(used)):
             if axis not in self.mesh.dim_names:
@@ -401,7 +403,7 @@ def check_length(dims_mapping: Sequence[ExactMapping], shape: Sequence[IntExpr])
         count = "1 entry" if len(dims_mapping) == 1 else f"{len(dims_mapping)} entries"
         raise AnnotationError(
             f"dims_mapping {list(dims_mapping)} has {count}, but the tensor has"
-            f" {len(shape)} dimensions {shown(shape)}; give one entry per dimension"
+            f" {len(shape)} dimensions {shape_str(shape)}; give one entry per dimension"
         )
 
 

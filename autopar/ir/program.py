@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.dtypes import DTYPE_BYTES
-from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shown
+from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shape_str
 from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 
@@ -74,7 +74,7 @@ def known_sizes(shape: Sequence[IntExpr], name: str) -> tuple[int, ...]:
     """
     sizes = tuple(size for size in shape if isinstance(size, int))
     if len(sizes) != len(shape):
-        raise TypeError(f"%{name} has a shape that isn't known: {shown(shape)}")
+        raise TypeError(f"%{name} has a shape that isn't known: {shape_str(shape)}")
     return sizes
 
 
@@ -109,7 +109,7 @@ class Value:
             TypeError: If a size depends on the rank, that is, after partition.
         """
         if any(isinstance(size, Expr) and axes_of(size) for size in self.shape):
-            raise TypeError(f"%{self.name} has a local shape {shown(self.shape)}")
+            raise TypeError(f"%{self.name} has a local shape {shape_str(self.shape)}")
         return self.shape
 
     @property

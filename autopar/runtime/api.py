@@ -45,7 +45,7 @@ from autopar.runtime.files.tensors import read_arrays, save_arrays
 from autopar.runtime.init.initialize import MakeModel
 from autopar.runtime.job.launcher import launch
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.ports.open_inputs import at_inputs, program_at
+from autopar.runtime.ports.open_inputs import ranks_for, serial_for
 from autopar.runtime.ports.ports import (
     Arrays,
     complete_inputs,
@@ -337,7 +337,7 @@ def _run_virtual(
 ) -> dict[str, Tensor]:
     found = read_build(build)
     tensors = labelled_inputs(found.serial, inputs)
-    _, deployment = at_inputs(found.serial, found.deployment, tensors)
+    deployment = ranks_for(found.deployment, found.serial, tensors)
     with WeightFile(build=found) as weights:
         mesh = VirtualMesh(deployment, weights)
     return mesh.run(tensors, updates=updates, write=True)
@@ -349,7 +349,7 @@ def _run_serial(
     found = read_build(build)
     tensors = labelled_inputs(found.serial, inputs)
     _check_device(device)
-    serial = program_at(found.serial, tensors)
+    serial = serial_for(found.serial, tensors)
     return run_serial(serial, _all_weights(found), tensors, device=device)
 
 
@@ -379,7 +379,8 @@ def verify(
     tensors = labelled_inputs(found.serial, inputs)
     check_weights(found)
     whole = _all_weights(found)
-    serial, deployment = at_inputs(found.serial, found.deployment, tensors)
+    serial = serial_for(found.serial, tensors)
+    deployment = ranks_for(found.deployment, found.serial, tensors)
     with WeightFile(build=found) as weights:
         mesh = VirtualMesh(deployment, weights)
     return verify_mesh(serial, whole, mesh, tensors, forced=per_op, tolerance=tolerance)

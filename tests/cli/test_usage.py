@@ -34,6 +34,7 @@ BUILTIN = "a100, b200, cpu, h100"
         (["--dims", "batch=8,x"], "--dims batch=8,x: write NAME=SIZE"),
         (["--dims", "b=1,b=2"], "--dims b=1,b=2 contradicts --dims b=1"),
         (["--dims", "batch=-8"], "--dims batch=-8: write NAME=SIZE"),
+        (["--dims", "batch=8:4"], "--dims batch=8:4: '8:4': no size is at least 8 and at most 4"),
         (["--dims", "batch=eight"], "--dims batch=eight: write NAME=SIZE"),
         (["--dims", "b=1", "--dims", "b=2"], "--dims b=2 contradicts --dims b=1"),
         (["--input-shapes", "x8,16"], "--input-shapes x8,16: write NAME:SIZES, as ids:8,128"),

@@ -13,7 +13,7 @@ from autopar.analysis.explanation.why import Reason, choice_text
 from autopar.base.errors import Loc
 from autopar.base.units import human_bytes, human_seconds
 from autopar.cost import Reshard
-from autopar.ir.expr.expression import planned, shown
+from autopar.ir.expr.expression import planned, shape_str
 from autopar.ir.layout import Layout
 from autopar.ir.program import Op, Value
 from autopar.planning.price import Price
@@ -148,7 +148,7 @@ def _head(explanation: Explanation) -> Iterator[str]:
     value, op = explanation.value, explanation.op
     label = value.role if op is None else f"made by {op.kind}"
     loc = value.loc if op is None else op.loc
-    yield f"%{value.name}: {value.dtype}{shown(value.shape)}, {label}{_at(loc)}"
+    yield f"%{value.name}: {value.dtype}{shape_str(value.shape)}, {label}{_at(loc)}"
     if value.dist is not None:
         yield f"lies as {value.dist}, {_sizes(value, value.dist)}"
     if op is not None:

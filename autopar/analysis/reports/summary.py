@@ -27,7 +27,9 @@ from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.deployment import Deployment
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import planned, prod
+from autopar.ir.expr.ranges import range_text
 from autopar.ir.program import Port, Program
+from autopar.ir.used_sizes import used_sizes
 from autopar.pipeline.device_memory import MEMORY
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class Summary:
         kept_bytes_max: The same on the rank that holds most.
         flops_serial: Of the serial program's products (see `autopar.cost.flops`).
         flops_max: The same of the rank that computes most.
+        sizes: What the open sizes may be, and for which the figures are.
         assumes: What the code asks of values, and what it must be in every run.
         report: Fallbacks, ignored features and other remarks of the compilation.
     """
@@ -107,6 +110,7 @@ class Summary:
     kept_bytes_max: int
     flops_serial: int
     flops_max: int
+    sizes: tuple[str, ...]
     assumes: tuple[str, ...]
     report: tuple[ReportEntry, ...]
 
@@ -157,6 +161,7 @@ def summarize_programs(
         ),
         flops_serial=summarize_rank(serial, {}).flops,
         flops_max=max(each.flops for each in firsts),
+        sizes=tuple(map(range_text, used_sizes(serial))),
         assumes=_assumed(serial),
         report=tuple(report),
     )
@@ -220,6 +225,8 @@ def render_summary(summary: Summary) -> str:
 
 
 def _render_totals(summary: Summary) -> Iterator[str]:
+    for size in summary.sizes:
+        yield f"open     {size}"
     yield f"ops      {summary.rank_ops} per rank, {summary.serial_ops} in the serial program"
     least = ""
     if summary.weight_bytes_min != summary.weight_bytes_max:

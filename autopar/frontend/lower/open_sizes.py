@@ -92,12 +92,14 @@ class OpenSizes:
 
     def told(self, condition: sympy.Basic) -> tuple[str, str]:
         """Returns a condition as users read it, and the names of the sizes in it."""
-        text = str(condition)
-        names = {symbol: size.name for symbol, size in self._sizes.items()}
-        used = [symbol for symbol in map(str, condition.free_symbols) if symbol in names]
-        for symbol in used:
-            text = re.sub(rf"\b{symbol}\b", names[symbol], text)
-        return text, ", ".join(sorted(names[symbol] for symbol in used))
+        used = {self._sizes[symbol].name for symbol in map(str, condition.free_symbols)}
+        return self.named(str(condition)), ", ".join(sorted(used))
+
+    def named(self, text: str) -> str:
+        """Returns a text with the names of sizes in the place of torch's symbols."""
+        for symbol, size in self._sizes.items():
+            text = re.sub(rf"\b{symbol}\b", size.name, text)
+        return text
 
     def narrow(self) -> Iterator[sympy.Basic]:
         """Narrows sizes to those for which what torch took for granted holds.

@@ -19,7 +19,7 @@ from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.notes import ignored
 from autopar.frontend.onnx.trace.bind import bind_inputs
 from autopar.frontend.onnx.trace.names import weight_names
-from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.node import Node, Refused, to_bind
 from autopar.frontend.onnx.trace.record import Recorder
 from autopar.frontend.onnx.trace.trace import origin_of
 from autopar.frontend.onnx.trace.values import Failed, Known, StoredTensor, Traced, Value
@@ -81,7 +81,7 @@ def record_model(
     sizes = recorder.trace.sizes
     for condition, names in map(sizes.told, sizes.narrow()):
         what = f"it computes something else unless {condition}"
-        problems.add("", what, f"bind {names} with --dims")
+        problems.add("", what, to_bind(names))
     problems.raise_if_any()
     recorder.trace.finish(wanted)
     return Recorded(model, recorder, inputs, wanted, walker.notes)

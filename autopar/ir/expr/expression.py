@@ -345,7 +345,7 @@ def sizes_of(expr: IntExpr) -> frozenset[Size]:
     return frozenset()
 
 
-def shown(shape: Iterable[IntExpr]) -> str:
+def shape_str(shape: Iterable[IntExpr]) -> str:
     """Returns a shape as text: `[$batch, 4]`."""
     return f"[{', '.join(map(str, shape))}]"
 

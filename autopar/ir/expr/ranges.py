@@ -36,11 +36,12 @@ class SizeRange:
         planned = default if self.planned is None else self.planned
         return Size(name, self.least, self.most, min(max(planned, self.least), self.most))
 
-    def __str__(self) -> str:
-        planned = "" if self.planned is None else f"{self.planned}~"
-        least = self.least or ""
-        most = "" if self.most == UNBOUNDED else self.most
-        return planned if planned and least == most == "" else f"{planned}{least}:{most}"
+
+def range_text(size: Size) -> str:
+    """Returns what an open size may be, for people: `batch: 1 to 64, planned for 8`."""
+    most = "" if size.most == UNBOUNDED else f" to {size.most}"
+    least = f"{size.least}{most or ' or more'}"
+    return f"{size.name}: {least}, planned for {size.planned}"
 
 
 def parse_range(text: str) -> int | SizeRange:

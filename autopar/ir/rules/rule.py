@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autopar.ir.dtypes import INEXACT
-from autopar.ir.expr.expression import IntExpr, exact_quotient, planned, prod, shown
+from autopar.ir.expr.expression import IntExpr, exact_quotient, planned, prod, shape_str
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.program import Arg, Op, Value, refs
 from autopar.ir.rules.local_arg import LocalArg, Offset, parts_of
@@ -349,7 +349,9 @@ def _infer_sizes(
     compound: list[tuple[tuple[str, ...], IntExpr]] = []
     for dims, tensor in zip(tensors, (*call.operands, *call.results), strict=True):
         if len(dims) != len(tensor.shape):
-            raise RuleError(f"{call.kind}: {dims_str(dims)!r} doesn't fit {shown(tensor.shape)}")
+            raise RuleError(
+                f"{call.kind}: {dims_str(dims)!r} doesn't fit {shape_str(tensor.shape)}"
+            )
         for dim, size in zip(dims, tensor.shape, strict=True):
             if len(dim) != 1:
                 order.update(dict.fromkeys(dim))

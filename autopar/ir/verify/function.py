@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from autopar.ir.collectives import DECLARED, is_collective
 from autopar.ir.dtypes import DTYPE_BYTES
-from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shown, substitute
+from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shape_str, substitute
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
@@ -244,7 +244,7 @@ def _local_problems(shape: tuple[IntExpr, ...], layout: Layout) -> Iterator[tupl
         have = [substitute(size, coords) for size in shape]
         if want != have:
             place = ", ".join(f"{axis}={at}" for axis, at in coords.items())
-            yield f"the local shape {shown(want)} of {layout} at {place}", shown(have)
+            yield f"the local shape {shape_str(want)} of {layout} at {place}", shape_str(have)
             return
 
 

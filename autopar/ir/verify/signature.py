@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from autopar.ir.expr.expression import IntExpr, Size, axes_of, prod, shown
+from autopar.ir.expr.expression import IntExpr, Size, axes_of, prod, shape_str
 from autopar.ir.expr.facts import is_at_least
 from autopar.ir.program import LEVELS, Arg, Function, Op, Part, Port, Program, Ref, Value
 from autopar.ir.text.words import value_name
@@ -73,20 +73,22 @@ def _check_port(port: Port, value: Value, level: str, problems: Problems) -> Non
     if port.dtype != value.dtype:
         problems.add(f"{subject}: dtype", f"that of the value, {value.dtype}", port.dtype)
     if level == "serial" and port.shape != value.shape:
-        problems.add(f"{subject}: shape", shown(value.shape), shown(port.shape))
+        problems.add(f"{subject}: shape", shape_str(value.shape), shape_str(port.shape))
     if any(map(axes_of, port.shape)):
-        problems.add(f"{subject}: shape", "global sizes", shown(port.shape))
+        problems.add(f"{subject}: shape", "global sizes", shape_str(port.shape))
     scalar = not port.shape
     if len(port.shape) != len(value.shape) and not (scalar and value.shape == (0,)):
-        problems.add(f"{subject}: shape", f"{len(value.shape)} dimensions", shown(port.shape))
+        problems.add(f"{subject}: shape", f"{len(value.shape)} dimensions", shape_str(port.shape))
     boxed = tuple(prod(sub.size for sub in dim) for dim in port.box)
     if port.box and boxed != port.shape and not (scalar and boxed == (1,)):
-        problems.add(f"{subject}: box", f"one of a tensor {shown(port.shape)}", shown(boxed))
+        problems.add(
+            f"{subject}: box", f"one of a tensor {shape_str(port.shape)}", shape_str(boxed)
+        )
     for name, option in port.options:
         if not _is_plain(option):
             problems.add(f"{subject}: option {name}", "a plain value", option)
     if port.part is not None and not _fits(port.shape, port.part):
-        expected = f"one of {shown(port.shape)} within a tensor {list(port.part.shape)}"
+        expected = f"one of {shape_str(port.shape)} within a tensor {list(port.part.shape)}"
         problems.add(f"{subject}: part", expected, f"one from {list(port.part.start)}")
 
 

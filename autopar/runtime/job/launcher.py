@@ -24,7 +24,7 @@ from autopar.ir.builds.files import read_build
 from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.files.scratch import scratch_folder
 from autopar.runtime.ports.boxes import whole_box
-from autopar.runtime.ports.open_inputs import program_at
+from autopar.runtime.ports.open_inputs import serial_for
 from autopar.runtime.ports.ports import (
     Arrays,
     check_inputs,
@@ -80,7 +80,7 @@ def launch(
     expect(NAMES, modules=modules)
     found = read_build(build)
     arrays = labelled_inputs(found.serial, inputs)
-    tensors = check_inputs(program_at(found.serial, arrays), arrays)
+    tensors = check_inputs(serial_for(found.serial, arrays), arrays)
     labels = {port.name: label_of(port) for port in user_inputs(found.serial)}
     with scratch_folder() as folder:
         given, output = folder / "inputs.safetensors", folder / "outputs.safetensors"

@@ -27,15 +27,15 @@ def is_left_open(program: Program) -> bool:
 def sizes_of_inputs(program: Program, inputs: Arrays) -> dict[str, int]:
     """Returns the open sizes of a call by name.
 
-    Inputs that don't fit otherwise are left for `check_inputs` to refuse.
+    Inputs that don't fit otherwise, or are missing, are left for `check_inputs` to refuse; a size
+    that follows from no other is as planned then.
 
     Args:
         program: The program, at any level.
         inputs: Global inputs by label.
 
     Raises:
-        InvalidInputError: If inputs differ in a size that is one, or it isn't within its range, or
-            follows from no input.
+        InvalidInputError: If inputs differ in a size that is one, or it isn't within its range.
     """
     found: dict[str, tuple[int, str]] = {}
     problems: list[str] = []
@@ -47,18 +47,11 @@ def sizes_of_inputs(program: Program, inputs: Arrays) -> dict[str, int]:
         first, said = found.setdefault(size.name, (count, what))
         if first != count:
             problems.append(f"{what}, but {said}; both are {size.name}")
-    missing = [
-        size.name
-        for port in user_inputs(program)
-        for size in port.shape
-        if isinstance(size, Size) and size.name not in found
-    ]
-    if missing and not problems:
-        names = ", ".join(dict.fromkeys(missing))
-        problems.append(f"the size of {names} follows from no input; give all inputs")
     if problems:
         raise InvalidInputError("\n".join(problems))
-    return {name: count for name, (count, _) in found.items()}
+    sizes = (size for port in user_inputs(program) for size in port.shape)
+    planned = {size.name: size.planned for size in sizes if isinstance(size, Size)}
+    return planned | {name: count for name, (count, _) in found.items()}
 
 
 def _open_dims(program: Program, inputs: Arrays) -> Iterator[tuple[Port, int, Size, int]]:
@@ -85,26 +78,21 @@ def deployment_at(deployment: Deployment, sizes: Sizes) -> Deployment:
     )
 
 
-def program_at(program: Program, inputs: Arrays) -> Program:
-    """Returns a program at the sizes of inputs; itself if none is open.
+def serial_for(program: Program, inputs: Arrays) -> Program:
+    """Returns the program of one device at the sizes of inputs; itself if none is open.
 
     Raises:
-        InvalidInputError: If inputs contradict one another; see `sizes_of_inputs`.
+        InvalidInputError: See `sizes_of_inputs`.
     """
-    if not is_left_open(program):
-        return program
-    return at_sizes(program, sizes_of_inputs(program, inputs))
+    return at_sizes(program, sizes_of_inputs(program, inputs)) if is_left_open(program) else program
 
 
-def at_inputs(
-    serial: Program, deployment: Deployment, inputs: Arrays
-) -> tuple[Program, Deployment]:
-    """Returns the program of one device, and those of ranks, at the sizes of inputs.
+def ranks_for(deployment: Deployment, serial: Program, inputs: Arrays) -> Deployment:
+    """Returns what ranks run at the sizes of inputs, given the program of one device.
 
     Raises:
-        InvalidInputError: If inputs contradict one another; see `sizes_of_inputs`.
+        InvalidInputError: See `sizes_of_inputs`.
     """
     if not is_left_open(serial):
-        return serial, deployment
-    sizes = sizes_of_inputs(serial, inputs)
-    return at_sizes(serial, sizes), deployment_at(deployment, sizes)
+        return deployment
+    return deployment_at(deployment, sizes_of_inputs(serial, inputs))

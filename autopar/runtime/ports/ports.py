@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.units import counted
-from autopar.ir.expr.expression import IntExpr, planned, shown
+from autopar.ir.expr.expression import IntExpr, planned, shape_str
 from autopar.ir.program import ASSUMPTION, SEED, STORED_ROLES, WRITTEN, Port, Program
 from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, Region, box_shape, narrowed, resolve_box, take
@@ -329,7 +329,7 @@ def _mismatch(label: str, port: Port, tensor: Tensor) -> Iterable[str]:
 
 
 def _expected(port: Port) -> str:
-    return f"{port.dtype}{shown(port.shape)}"
+    return f"{port.dtype}{shape_str(port.shape)}"
 
 
 def _listing(ports: Mapping[str, Port]) -> str:

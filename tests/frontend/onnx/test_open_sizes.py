@@ -73,3 +73,17 @@ def test_a_condition_on_a_size_names_it(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as refused:
         imported(tmp_path, pool, inputs={"x": (FLOAT, ["batch", 3, "height", 8])})
     assert "bind height with --dims" in str(refused.value)
+
+
+def test_what_a_translation_refuses_names_sizes(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"whether length is 1 decides what it does \(bind"):
+        imported(tmp_path, node("Squeeze", "x", "y"), inputs={"x": (FLOAT, [2, "length"])})
+
+
+def test_a_range_decides_what_a_size_decides(tmp_path: Path) -> None:
+    most = node("ReduceMax", "x", "y", axes=[1], keepdims=0)
+    inputs = {"x": (FLOAT, ["batch", "length"])}
+    with pytest.raises(ModelError, match=r"Eq\(length, 0\) \(bind length with --dims NAME=8, or"):
+        imported(tmp_path, most, inputs=inputs)
+    program = import_onnx(tmp_path / "model.onnx", dims={"length": "1:"}).program
+    assert ranges(program)["length"][0] == 1

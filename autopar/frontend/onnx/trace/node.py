@@ -30,6 +30,11 @@ class Refused(Exception):
         self.advice = advice
 
 
+def to_bind(names: str = "the dimension") -> str:
+    """Returns what a user may do where open sizes decide what a node does."""
+    return f"bind {names} with --dims NAME=8, or say that it has at least 1, or 2: NAME=1:"
+
+
 def as_array(tensor: torch.Tensor) -> Array:
     """Returns the content of a tensor; dtypes that numpy lacks become float32."""
     try:

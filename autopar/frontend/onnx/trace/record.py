@@ -23,7 +23,7 @@ from autopar.frontend.lower.open_sizes import is_static
 from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type_of
 from autopar.frontend.onnx.model.problems import Problems
-from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array
+from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array, to_bind
 from autopar.frontend.onnx.trace.sized import SIZED, Expressions, array_of, is_known
 from autopar.frontend.onnx.trace.trace import Trace, stand_in
 from autopar.frontend.onnx.trace.values import (
@@ -100,11 +100,12 @@ class Recorder:
             with torch.no_grad():
                 found = self._run(node, translation, list(inputs))
         except Refused as refusal:
-            self.problems.add(node.label, str(refusal), refusal.advice)
+            what = self.trace.sizes.named(str(refusal))
+            self.problems.add(node.label, what, refusal.advice)
         except GuardOnDataDependentSymNode as error:
             condition, names = self.trace.sizes.told(error.cond)
             what = f"what it does depends on the size of {names}, whether {condition}"
-            self.problems.add(node.label, what, f"bind {names} with --dims")
+            self.problems.add(node.label, what, to_bind(names))
         except (DataDependentOutputException, DynamicOutputShapeException):
             what = "its result has a shape or a choice that depends on the program's inputs"
             self.problems.add(node.label, what, _OUTSIDE)

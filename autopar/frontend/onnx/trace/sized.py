@@ -23,7 +23,7 @@ from autopar.ir.expr.expression import (
     maximum,
     minimum,
     multiply,
-    shown,
+    shape_str,
 )
 from autopar.ir.expr.facts import is_at_least
 
@@ -83,14 +83,14 @@ def _integers(node: Node, name: str, given: Expressions | None) -> list[int] | N
     if given is None:
         return node.integers(name)
     if not is_known(given):
-        raise Refused(f"its {name} {shown(given.flat)} are open")
+        raise Refused(f"its {name} {shape_str(given.flat)} are open")
     return [int(item) for item in given.flat]
 
 
 def _gather(node: Node, inputs: Inputs) -> Expressions:
     data, index = _given(inputs[0]), _given(inputs[1])
     if not is_known(index):
-        raise Refused(f"its indexes {shown(index.flat)} are open")
+        raise Refused(f"its indexes {shape_str(index.flat)} are open")
     return np.asarray(np.take(data, index.astype(np.int64), axis=node.integer("axis")), object)
 
 

@@ -5,7 +5,7 @@ The dimension is `(g c)`, two halves of `c` channels, which may be split.
 
 from __future__ import annotations
 
-from autopar.ir.expr.expression import shown
+from autopar.ir.expr.expression import shape_str
 from autopar.ir.expr.facts import divides
 from autopar.ir.ops.table import Table, axis, factors, pending
 from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, build_rule
@@ -20,7 +20,7 @@ def _dims(call: OpCall, operand: int) -> tuple[Dims, Dims]:
     shape = call.operands[operand].shape
     at, dims = axis(call, len(shape), default=-1), factors("i", len(shape))
     if not shape or not divides(2, shape[at]):
-        raise RuleError(f"{call.kind}: dimension {at} of {shown(shape)} has no halves")
+        raise RuleError(f"{call.kind}: dimension {at} of {shape_str(shape)} has no halves")
     return (*dims[:at], ("g", "c"), *dims[at + 1 :]), (*dims[:at], ("c",), *dims[at + 1 :])
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from autopar.ir.dtypes import FLOATS, INEXACT
-from autopar.ir.expr.expression import IntExpr, shown
+from autopar.ir.expr.expression import IntExpr, shape_str
 from autopar.ir.ops.table import IDEMPOTENT, SERIES, RuleFunction, Table, pending, same
 from autopar.ir.rules.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
@@ -19,7 +19,7 @@ def broadcast_dims(shape: Sequence[IntExpr], result: Sequence[IntExpr]) -> Dims:
     """
     skip = len(result) - len(shape)
     if skip < 0:
-        raise RuleError(f"{shown(shape)} doesn't broadcast to {shown(result)}")
+        raise RuleError(f"{shape_str(shape)} doesn't broadcast to {shape_str(result)}")
     return tuple(
         () if size == 1 and result[skip + at] != 1 else (f"i{skip + at}",)
         for at, size in enumerate(shape)

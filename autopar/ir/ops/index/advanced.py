@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.ir.expr.expression import IntExpr, shown
+from autopar.ir.expr.expression import IntExpr, shape_str
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.index.writing import splitting
 from autopar.ir.ops.shape.sizes import broadcast
@@ -65,7 +65,7 @@ class Selection:
         """
         skip = len(self.selected) - len(shape)
         if skip < 0:
-            raise RuleError(f"values {shown(shape)} don't broadcast to {shown(self.shape)}")
+            raise RuleError(f"values {shape_str(shape)} don't broadcast to {shape_str(self.shape)}")
         return tuple(
             () if size == 1 and self.shape[skip + at] != 1 else self.selected[skip + at]
             for at, size in enumerate(shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.ir.expr.expression import IntExpr, exact_quotient, multiply, planned, shown
+from autopar.ir.expr.expression import IntExpr, exact_quotient, multiply, planned, shape_str
 from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, body
 from autopar.ir.ops.table import RuleFunction, Table, dense_rows, operand_dims, pending
 from autopar.ir.program import Arg, DType, Ref
@@ -47,13 +47,13 @@ def heads(
     """
     lead = tuple((f"b{at}",) for at in range(len(query) - 2))
     if len(query) < 2 or len(query) != len(key) or key[:-1] != value[:-1]:
-        raise RuleError(f"attention of queries {shown(query)} to keys {shown(key)}")
+        raise RuleError(f"attention of queries {shape_str(query)} to keys {shape_str(key)}")
     if tuple(query[:-2]) == tuple(key[:-2]):
         return Heads((*lead, ("l",)), (*lead, ("s",)), {})
     groups = key[-3] if len(key) > 2 else 0
     each = exact_quotient(query[-3], groups) if groups != 0 else None
     if not shared or query[:-3] != key[:-3] or each is None:
-        raise RuleError(f"attention of queries {shown(query)} to keys {shown(key)}")
+        raise RuleError(f"attention of queries {shape_str(query)} to keys {shape_str(key)}")
     return Heads(
         (*lead[:-1], ("h", "r"), ("l",)),
         (*lead[:-1], ("h",), ("s",)),
@@ -69,7 +69,7 @@ def mask_dims(mask: Sequence[IntExpr], scores: Sequence[IntExpr], dims: Dims) ->
     """
     skip = len(scores) - len(mask)
     if skip < 0:
-        raise RuleError(f"a mask {shown(mask)} of scores {shown(scores)}")
+        raise RuleError(f"a mask {shape_str(mask)} of scores {shape_str(scores)}")
     return tuple(dims[skip + at] if n == scores[skip + at] else () for at, n in enumerate(mask))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.ir.expr.expression import planned, shown
+from autopar.ir.expr.expression import planned, shape_str
 from autopar.ir.ops.shape.sizes import label
 from autopar.ir.ops.table import RuleFunction, Table, dense
 from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, TensorType, build_rule
@@ -55,7 +55,7 @@ def _rule(
     summed: Sequence[int] = (),
 ) -> Rule:
     if len(_input(call).shape) != 3:
-        raise RuleError(f"{call.kind}: no batch in {shown(_input(call).shape)}")
+        raise RuleError(f"{call.kind}: no batch in {shape_str(_input(call).shape)}")
     names = {name for dims in (*operands, *results) for (name,) in dims}
     others = sorted(names - {BATCH})
     return build_rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from autopar.ir.expr.expression import Expr, IntExpr, add, common_factor, shown
+from autopar.ir.expr.expression import Expr, IntExpr, add, common_factor, shape_str
 from autopar.ir.expr.facts import is_at_least, larger
 from autopar.ir.rules.local_arg import Size
 from autopar.ir.rules.rule import OpCall, RuleError
@@ -71,7 +71,7 @@ def broadcast(shapes: Sequence[Sequence[IntExpr]]) -> tuple[IntExpr, ...]:
 def _met(sizes: Sequence[IntExpr]) -> IntExpr:
     others = [size for size in sizes if size != 1]
     if any(size != others[0] for size in others):
-        raise RuleError(f"sizes {shown(others)} aren't known to be equal")
+        raise RuleError(f"sizes {shape_str(others)} aren't known to be equal")
     return others[0] if others else 1
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.node import Array, Node, Refused, to_bind
 from autopar.frontend.onnx.trace.values import Translation
 
 MOST_INDICES = 2**26
@@ -57,11 +57,8 @@ def is_one(size: int) -> bool:
         Refused: If it is open, and may be 1 or not.
     """
     if not is_sure(size == 1) and not is_sure(size != 1):
-        raise Refused(f"whether {size} is 1 decides what it does", _BIND)
+        raise Refused(f"whether {size} is 1 decides what it does", to_bind())
     return is_sure(size == 1)
-
-
-_BIND = "bind the dimension with --dims"
 
 
 def as_axes(axes: Sequence[int], rank: int) -> list[int]:
@@ -239,13 +236,13 @@ def _slice_open(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
     """
     size, step = x.shape[axis], part.step
     if step < 1:
-        raise Refused(f"a step of {step} through an open size", _BIND)
+        raise Refused(f"a step of {step} through an open size", to_bind())
     first, last = (_clamped(bound, size) for bound in (part.start, part.stop))
     length = -(-(last - first) // step)
     if is_sure(last <= first):
         length = 0
     elif not is_sure(first <= last):
-        raise Refused(f"whether {first} is before {last} decides what it takes", _BIND)
+        raise Refused(f"whether {first} is before {last} decides what it takes", to_bind())
     if step == 1:
         return x if is_sure(length == size) else x.narrow(axis, first, length)
     index = [slice(None)] * axis + [slice(first, last, step)]
