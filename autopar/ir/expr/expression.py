@@ -22,6 +22,7 @@ products go; what can be said of them for every size is in `autopar.ir.expr.fact
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -115,13 +116,14 @@ class Binary(Expr):
 
 
 _PRECEDENCE = {"+": 1, "*": 2, "//": 2}
-_EVALUATE: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
+ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "*": operator.mul,
+    "//": operator.floordiv,
     "min": min,
     "max": max,
 }
+"""What each operator makes of numbers."""
 
 
 def is_open(expr: IntExpr) -> bool:
@@ -304,7 +306,7 @@ def evaluate(expr: IntExpr, coords: Mapping[str, int]) -> int:
         is_planned = isinstance(coords, AsPlanned) and name not in coords
         return expr.planned if is_planned else coords[name]
     if isinstance(expr, Binary):
-        return _EVALUATE[expr.op](evaluate(expr.lhs, coords), evaluate(expr.rhs, coords))
+        return ARITHMETIC[expr.op](evaluate(expr.lhs, coords), evaluate(expr.rhs, coords))
     raise TypeError(f"not a rank expression: {expr!r}")
 
 

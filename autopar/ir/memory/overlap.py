@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autopar.ir.collectives import DECLARED
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.memory.updates import Writes
 from autopar.ir.program import Function, Op, Value
 
@@ -34,7 +35,7 @@ class Overlap:
 def async_collectives(
     function: Function,
     members: Callable[[Op], int],
-    shape: Callable[[Value], Sequence[int]],
+    shape: Callable[[Value], Sequence[IntExpr]],
 ) -> frozenset[str]:
     """Returns the results of the collectives that a rank starts.
 

@@ -4,6 +4,9 @@ Every executor runs the graph made here: serial runs and real ranks call the gen
 drops each value after its last use; the virtual mesh steps through the nodes and stops at
 collectives. `call` and `repeat` become submodules, emitted once per callee.
 
+Sizes that are open are more inputs of the graph, behind the others; it computes what follows from
+them. So it is emitted once for many sizes (see `autopar.runtime.execute.code`).
+
 Each node carries in `meta`:
     op      the op that it carries out (also on the nodes that pick one of several results)
     value   the name of the value that it holds, where it holds one
@@ -24,11 +27,13 @@ from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir import emitted
 from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.collectives import declared, is_collective
+from autopar.ir.expr.expression import ARITHMETIC, Binary, Expr, IntExpr, Size
 from autopar.ir.memory.joining import runs
 from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
+from autopar.ir.used_sizes import used_sizes
 from autopar.runtime.collectives.async_collectives import HALVES
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
@@ -50,7 +55,8 @@ def emit(
 ) -> fx.GraphModule:
     """Returns a module that computes `main` of a concrete program.
 
-    It takes the inputs of `main` by position and returns a tuple of its outputs.
+    It takes the inputs of `main` by position, and then the sizes that the program leaves open, in
+    the order of `used_sizes`. It returns a tuple of the outputs.
 
     Args:
         program: A program without rank expressions (see `specialize`).
@@ -78,6 +84,7 @@ class _Emitter:
         self.groups = groups
         self.device = device
         self.in_place = in_place
+        self.sizes = used_sizes(program)
         self.modules: dict[str, fx.GraphModule] = {}
 
     def module(self, name: str) -> fx.GraphModule:
@@ -99,6 +106,7 @@ class _Emitter:
                 identifier += "_"
             distinct.add(identifier)
             body.bind(name, body.graph.placeholder(identifier), None)
+        body.take(self.sizes)
         if self.in_place is not None and function.name == "main":
             guarded = self.in_place.guard is not None
             body.add_in_place(plan_writes(self.program, body.storage, guarded=guarded))
@@ -132,11 +140,30 @@ class _Body:
         self.function = function
         self.graph = fx.Graph()
         self.nodes: dict[str, fx.Node] = {}
+        self.sizes: dict[Expr, fx.Node] = {}
         self.submodules: dict[str, nn.Module] = {}
         self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
         self.started = async_collectives(function, self._members, _shape_of)
         self.storage = Storage(emitter.program, function, self._is_started)
         self.pending: dict[str, _Pending] = {}
+
+    def take(self, sizes: Sequence[Size]) -> None:
+        """Adds inputs for sizes that are open."""
+        for size in sizes:
+            node = self.graph.placeholder(_identifier(f"size_{size.name}"))
+            node.meta["op"] = None
+            self.sizes[size] = node
+
+    def size(self, size: IntExpr) -> fx.Node | int:
+        """Returns what computes a size, or is one."""
+        if not isinstance(size, Binary):
+            return self.sizes[size] if isinstance(size, Expr) else size
+        if size not in self.sizes:
+            args = (self.size(size.lhs), self.size(size.rhs))
+            node = self.graph.call_function(ARITHMETIC[size.op], args)
+            node.meta["op"] = None
+            self.sizes[size] = node
+        return self.sizes[size]
 
     def node(self, name: str) -> fx.Node:
         """Returns the node that holds a value."""
@@ -162,11 +189,13 @@ class _Body:
                 self.nodes[name] = self.node(source)
         elif op.kind == "call":
             target = self._submodule(str(op.arg("callee")), None)
-            self._results(op, self._node(op, "call_module", target, self._flat(op, "operands")))
+            operands = (*self._flat(op, "operands"), *self._open_sizes())
+            self._results(op, self._node(op, "call_module", target, operands))
         elif op.kind == "repeat":
             target = self._submodule(str(op.arg("body")), _repeat(op))
             parts = ("carried", "sliced", "invariant")
             operands = tuple(ref for part in parts for ref in self._flat(op, part))
+            operands = (*operands, *self._open_sizes())
             self._results(op, self._node(op, "call_module", target, operands))
         elif is_collective(op.kind):
             self._collective(at, op)
@@ -282,9 +311,18 @@ class _Body:
         (operand,), (name,) = op.operands, op.results
         start, halves = declared(op.kind, op.loc).start, HALVES[op.kind]
         free = start is not None and start.replaces_operand and self.storage.is_dead(operand, at)
-        given, rest = halves.arguments(op, self.function.values[operand], group, free)
+        given, rest = (
+            tuple(map(self._sized, each))
+            for each in halves.arguments(op, self.function.values[operand], group, free)
+        )
         self.nodes[name] = self._node(op, "call_function", halves.start, (tensor, *given))
         self.pending[name] = _Pending(op, halves.end, rest)
+
+    def _sized(self, given: Any) -> Any:
+        """Returns an argument of a collective with its sizes computed."""
+        if isinstance(given, tuple) and any(isinstance(item, Expr) for item in given):
+            return [self.size(item) for item in given]
+        return self.size(given) if isinstance(given, Expr) else given
 
     def _is_started(self, op: Op) -> bool:
         return op.results[0] in self.started
@@ -341,11 +379,14 @@ class _Body:
             return self.node(arg.name)
         if isinstance(arg, tuple):
             return [self._value(item) for item in arg]
-        return to_torch(arg)
+        return self.size(arg) if isinstance(arg, Expr) else to_torch(arg)
+
+    def _open_sizes(self) -> tuple[fx.Node, ...]:
+        return tuple(self.sizes[size] for size in self.emitter.sizes)
 
 
-def _shape_of(value: Value) -> Sequence[int]:
-    return value.known_shape
+def _shape_of(value: Value) -> Sequence[IntExpr]:
+    return value.shape
 
 
 def _repeat(op: Op) -> tuple[int, int, int]:

@@ -3,6 +3,9 @@
 Ranks share a program; a rank's coordinates resolve its sizes, offsets and boxes. Only now is it
 known where a rank holds nothing, so this is also where ops on empty tensors, on which kernels
 crash, give way to constants.
+
+Sizes that are open stay so. But the code is for those at which the rank holds nothing of the same
+values: `Emptiness` says which these are.
 """
 
 from __future__ import annotations
@@ -10,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 from autopar.base.errors import RuntimeFailure
 from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
-from autopar.ir.expr.at_rank import args_at, port_at, value_at
-from autopar.ir.expr.expression import Expr, axes_of, evaluate, prod
+from autopar.ir.expr.at_rank import args_at, port_at, shape_at, value_at
+from autopar.ir.expr.expression import Expr, axes_of, evaluate
+from autopar.ir.expr.facts import may_be
 from autopar.ir.program import (
     Arg,
     Function,
@@ -36,7 +41,7 @@ def specialize(program: Program, coords: Mapping[str, int]) -> Program:
     """Returns the program of the rank with these coordinates, free of rank expressions.
 
     Args:
-        program: A serial program, or an executable one.
+        program: A serial program, or an executable one; no size may be open.
         coords: The rank's coordinate per axis; empty for a serial program.
 
     Raises:
@@ -47,17 +52,49 @@ def specialize(program: Program, coords: Mapping[str, int]) -> Program:
     )
 
 
-def specialize_functions(program: Program, coords: Mapping[str, int]) -> Program:
+def specialize_functions(
+    program: Program, coords: Mapping[str, int], sizes: Mapping[str, int] = MappingProxyType({})
+) -> Program:
     """Returns the program with its code specialized, and the signature of all ranks.
+
+    Args:
+        program: A serial program, or an executable one.
+        coords: The rank's coordinate per axis.
+        sizes: Open sizes, by name: the code is for all at which `Emptiness` is the same.
 
     Raises:
         RuntimeFailure: If an expression names an axis that `coords` lacks.
     """
+    known = {f"${name}": size for name, size in sizes.items()}
     with _known_axes(program, coords):
         functions = {
-            name: _function(function, coords) for name, function in program.functions.items()
+            name: _function(function, coords, known) for name, function in program.functions.items()
         }
     return replace(program, functions=functions)
+
+
+class Emptiness:
+    """Which values of a rank have no elements, at sizes that are open.
+
+    Args:
+        program: A serial program, or an executable one.
+        coords: The rank's coordinate per axis.
+    """
+
+    def __init__(self, program: Program, coords: Mapping[str, int]) -> None:
+        with _known_axes(program, coords):
+            sizes = {
+                size
+                for function in program.functions.values()
+                for value in function.values.values()
+                for size in shape_at(value.shape, coords)
+            }
+        self._open = [size for size in sizes if isinstance(size, Expr) and may_be(size, 0)]
+
+    def at(self, sizes: Mapping[str, int]) -> tuple[bool, ...]:
+        """Returns what is the same for sizes, by name, at which the same values are empty."""
+        known = {f"${name}": size for name, size in sizes.items()}
+        return tuple(evaluate(size, known) == 0 for size in self._open)
 
 
 def specialize_signature(program: Program, coords: Mapping[str, int]) -> Signature:
@@ -112,8 +149,11 @@ def _arg_expressions(arg: Arg) -> Iterable[Expr]:
             yield from _arg_expressions(item)
 
 
-def _function(function: Function, coords: Mapping[str, int]) -> Function:
-    values = {name: value_at(value, coords) for name, value in function.values.items()}
+def _function(function: Function, coords: Mapping[str, int], known: Mapping[str, int]) -> Function:
+    values = {
+        name: _without_nothing(value_at(value, coords), known)
+        for name, value in function.values.items()
+    }
     missing = frozenset(
         name
         for name, value in function.values.items()
@@ -125,6 +165,13 @@ def _function(function: Function, coords: Mapping[str, int]) -> Function:
         for concrete in _without_empties(at_rank, values, missing)
     )
     return replace(function, values=values, ops=ops)
+
+
+def _without_nothing(value: Value, known: Mapping[str, int]) -> Value:
+    """Returns a value with 0 for open sizes that are, at sizes that are known."""
+    if all(isinstance(size, int) for size in value.shape):
+        return value
+    return replace(value, shape=tuple(size if evaluate(size, known) else 0 for size in value.shape))
 
 
 def _port(port: Port, coords: Mapping[str, int]) -> Port:
@@ -186,4 +233,4 @@ def _constant(op: Op, value: Value, element: bool | int | float) -> Op:
 
 
 def _is_empty(value: Value) -> bool:
-    return prod(value.shape) == 0
+    return 0 in value.shape
