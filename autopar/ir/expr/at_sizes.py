@@ -2,22 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from autopar.ir.expr.expression import Expr, IntExpr, substitute
+from autopar.ir.expr.expression import Expr, IntExpr, is_open, substitute
 from autopar.ir.layout import DimLayout, Layout, SubDim
 from autopar.ir.program import Arg, BoxDim, Function, Op, OpDist, Port, Program, Signature, Value
 
+Sizes = Mapping[str, int]
+"""Numbers for open sizes, by name."""
 
-def at_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
+NO_SIZES: Sizes = MappingProxyType({})
+"""Those of a program in which none is open."""
+
+
+def as_coords(sizes: Sizes) -> dict[str, int]:
+    """Returns sizes under the names by which expressions are evaluated."""
+    return {f"${name}": size for name, size in sizes.items()}
+
+
+def at_sizes(program: Program, sizes: Sizes) -> Program:
     """Returns a program with numbers for its open sizes.
 
     Args:
         program: The program, of any level.
         sizes: The size of each that is open, by name.
     """
-    return _AtSizes({f"${name}": size for name, size in sizes.items()}).program(program)
+    return _AtSizes(as_coords(sizes)).program(program)
+
+
+class OpenSignature:
+    """The inputs and outputs of a program at any sizes; those in which none is open stay.
+
+    Args:
+        signature: The inputs and outputs.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        self._inputs = _open_ports(signature.inputs)
+        self._outputs = _open_ports(signature.outputs)
+
+    def at(self, sizes: Sizes) -> Signature:
+        """Returns them at sizes."""
+        known = _AtSizes(as_coords(sizes))
+        inputs, outputs = list(self._signature.inputs), list(self._signature.outputs)
+        for ports, positions in ((inputs, self._inputs), (outputs, self._outputs)):
+            for position in positions:
+                ports[position] = known.port(ports[position])
+        return Signature(tuple(inputs), tuple(outputs))
+
+
+def _open_ports(ports: Sequence[Port]) -> tuple[int, ...]:
+    return tuple(position for position, port in enumerate(ports) if any(map(is_open, _sizes(port))))
+
+
+def _sizes(port: Port) -> Iterator[IntExpr]:
+    yield from port.shape
+    for sub in (sub for dim in port.box for sub in dim):
+        yield from (sub.size, sub.start, sub.length)
 
 
 @dataclass
@@ -30,7 +74,7 @@ class _AtSizes:
         functions = {name: self._function(each) for name, each in program.functions.items()}
         ports = program.signature
         signature = Signature(
-            tuple(map(self._port, ports.inputs)), tuple(map(self._port, ports.outputs))
+            tuple(map(self.port, ports.inputs)), tuple(map(self.port, ports.outputs))
         )
         return replace(program, functions=functions, signature=signature)
 
@@ -80,7 +124,7 @@ class _AtSizes:
             return None
         return replace(dist, factors=tuple((name, self._dim(dim)) for name, dim in dist.factors))
 
-    def _port(self, port: Port) -> Port:
+    def port(self, port: Port) -> Port:
         box = tuple(tuple(self._boxes(dim)) for dim in port.box)
         return replace(port, shape=self._shape(port.shape), box=box)
 

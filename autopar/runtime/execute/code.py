@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.program import Program
 from autopar.ir.used_sizes import used_sizes
 from autopar.runtime.execute.specialize import Emptiness, specialize_functions
@@ -35,7 +36,7 @@ class Code:
         self._emptiness = Emptiness(program, coords)
         self._generated: dict[tuple[bool, ...], tuple[Forward, tuple[str, ...]]] = {}
 
-    def at(self, sizes: Mapping[str, int]) -> Forward:
+    def at(self, sizes: Sizes) -> Forward:
         """Returns the code at sizes, by name; it takes the inputs of the program by position.
 
         Raises:

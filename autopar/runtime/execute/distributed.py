@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +24,6 @@ from autopar.base.arguments import FLAG, PATH, SECONDS, expect
 from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.builds.files import Build, read_build
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr.at_sizes import at_sizes
 from autopar.ir.program import Program
 from autopar.runtime.agree.agreement import Agreement, Offer
 from autopar.runtime.agree.disagreement import METHOD
@@ -31,10 +31,12 @@ from autopar.runtime.agree.handshake import Identity, meet, shake_hands
 from autopar.runtime.agree.shared_lines import NUMBERS
 from autopar.runtime.agree.sums import Sums
 from autopar.runtime.agree.talk import RankTalk
-from autopar.runtime.collectives.groups import ProcessGroups
+from autopar.runtime.collectives.groups import Group, ProcessGroups
+from autopar.runtime.execute.code import Code, Forward
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.ranks import jointly, path_text, understood
-from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.execute.sized import Sized, SizedRank
+from autopar.runtime.execute.specialize import specialize_signature
 from autopar.runtime.execute.torch_compile import through_torch_compile
 from autopar.runtime.execute.updates import InPlace, abandoned_raised
 from autopar.runtime.failure.failure import FailureBoard, RankFailure
@@ -50,8 +52,8 @@ from autopar.runtime.ports.batches import label_call, looks_like_a_part
 from autopar.runtime.ports.dense import odd_kind
 from autopar.runtime.ports.index_bounds import IndexBounds
 from autopar.runtime.ports.keeping import Keeping
-from autopar.runtime.ports.open_inputs import deployment_at, is_left_open, sizes_of_inputs
-from autopar.runtime.ports.outputs import Gathering, Side
+from autopar.runtime.ports.open_inputs import planned_sizes, sizes_of_inputs
+from autopar.runtime.ports.outputs import Side
 from autopar.runtime.ports.ports import (
     Arrays,
     all_outputs,
@@ -65,7 +67,6 @@ from autopar.runtime.ports.ports import (
     read_weights,
     user_inputs,
 )
-from autopar.runtime.ports.writing_back import WritingBack
 from autopar.runtime.state.session_state import SessionState
 from autopar.runtime.training.rates import trains
 from autopar.runtime.weights.identity import identity_of
@@ -85,10 +86,6 @@ One that ended meanwhile is noticed in seconds (see `pulse`).
 PATIENCE = 3.0
 """Seconds that a text is waited for beyond the time-out: who waits in a collective knows for whom.
 """
-
-
-KEPT_SIZES = 64
-"""How many sizes of inputs a session of an open build stays ready for: those of its last calls."""
 
 
 class Session(Closing):
@@ -164,8 +161,6 @@ class Session(Closing):
         found = read_build(build)
         self.deployment = found.deployment
         self._serial = found.serial
-        self._here = self
-        self._at_sizes: dict[tuple[tuple[str, int], ...], Session] = {}
         self._build = found
         self._given = weight_paths(weights)
         self.device = choose_device(backend, self.processes)
@@ -200,20 +195,19 @@ class Session(Closing):
                 aren't the same on all. The session can go on.
             RuntimeFailure: If this or another rank fails.
         """
-        tensors = self._agreed(lambda: inputs, "run", gather=gather, updates=updates)
-        here = self._here
+        here, tensors = self._agreed(lambda: inputs, "run", gather=gather, updates=updates)
         with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
-            results = here._results(tensors)
+            results = self._results(here, tensors)
             ports = here.program.signature.outputs
             wanted = all_outputs(here.program) if updates else plain_outputs(here.program)
             if gather:
-                found = here._gathering.outputs({at: results[at] for at in wanted})
+                found = here.gathering.outputs({at: results[at] for at in wanted})
             else:
                 found = {
                     ports[at].name if ports[at].part else label_of(ports[at]): results[at].clone()
                     for at in wanted
                 }
-            here._write_back(results, tensors)
+            here.write_back(results, tensors)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor] | None:
@@ -234,20 +228,23 @@ class Session(Closing):
         """
         labels = [port.label for port in user_inputs(self.program) if default_of(port) is None]
         example = self.program.example
-        tensors = self._agreed(lambda: label_call(args, kwargs, labels, example), "forward")
-        here = self._here
+        here, tensors = self._agreed(lambda: label_call(args, kwargs, labels, example), "forward")
         with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
-            results = here._results(tensors)
+            results = self._results(here, tensors)
             gathered = {
-                at: here._gathering.to_all("outputs", at, results[at])
+                at: here.gathering.to_all("outputs", at, results[at])
                 for at in plain_outputs(here.program)
             }
-            here._write_back(results, tensors)
+            here.write_back(results, tensors)
         whole = labelled(here.program.signature.outputs, gathered)
         return whole if len(whole) > 1 else next(iter(whole.values()), None)
 
-    def _agreed(self, given: Callable[[], Arrays], call: str, **alike: object) -> dict[str, Tensor]:
-        """Returns the inputs by value name, which all ranks have found right.
+    def _agreed(
+        self, given: Callable[[], Arrays], call: str, **alike: object
+    ) -> tuple[Sized, dict[str, Tensor]]:
+        """Returns the rank at the sizes of the inputs, and these by value name.
+
+        All ranks have found them right.
 
         Args:
             given: Returns the inputs by label.
@@ -258,13 +255,13 @@ class Session(Closing):
             InvalidInputError: If one hasn't: the caller's mistake, and no failure of a rank.
         """
         refusal: InvalidInputError | None = None
-        tensors: dict[str, Tensor] = {}
+        here, tensors = self._planned, dict[str, Tensor]()
         values = {METHOD: call, **{name: str(value) for name, value in alike.items()}}
         with self.supervisor.reported():
             self.supervisor.raise_failure_of_others()
             try:
                 check_present(self.absent)
-                tensors = self._checked(given())
+                here, tensors = self._checked(given())
             except InvalidInputError as error:
                 refusal = error
             labels = {port.name: label_of(port) for port in user_inputs(self.program)}
@@ -272,58 +269,27 @@ class Session(Closing):
             refusal = self.agreement.start(Offer(refusal, values, brought)).settle()
         if refusal is not None:
             raise refusal
-        return tensors
+        return here, tensors
 
-    def _checked(self, given: Arrays) -> dict[str, Tensor]:
-        """Returns global inputs by value name; says so if they look like a part of them.
+    def _checked(self, given: Arrays) -> tuple[Sized, dict[str, Tensor]]:
+        """Returns the rank at the sizes of global inputs, and these by value name.
 
-        From then on `_here` is the session at their sizes: this one, unless its sizes are open.
+        Says so if they look like a part of them.
         """
-        self._here = self._at_sizes_of(given)
+        here = self._sized.at(sizes_of_inputs(self.program, given))
         try:
-            tensors = check_inputs(self._here.program, given)
+            tensors = check_inputs(here.program, given)
         except InvalidInputError as error:
-            known = {label_of(port): port for port in user_inputs(self._here.program)}
+            known = {label_of(port): port for port in user_inputs(here.program)}
             names = [name for name in known.keys() & given.keys() if not odd_kind(given[name])]
             shapes = [getattr(given[name], "shape", ()) for name in names]
             wanted = [known[name].known_shape for name in names]
             if not looks_like_a_part(shapes, wanted, self.processes.size):
                 raise
             raise InvalidInputError(f"{error}\nevery rank needs the global batch") from None
-        self._here._bounds.check(tensors)
-        self._here._writing_back.check(tensors)
-        return tensors
-
-    def _at_sizes_of(self, given: Arrays) -> Session:
-        """Returns the session at the sizes of global inputs; each is kept for calls to come.
-
-        Raises:
-            InvalidInputError: If sizes that are open contradict one another.
-        """
-        if not is_left_open(self.program):
-            return self
-        sizes = sizes_of_inputs(self.program, given)
-        key = tuple(sizes.items())
-        found = self._at_sizes.pop(key, None)
-        if found is None:
-            found = self.variant(deployment_at(self.deployment, sizes))
-            found._serial = at_sizes(self._serial, sizes)
-            if len(self._at_sizes) == KEPT_SIZES:
-                del self._at_sizes[next(iter(self._at_sizes))]
-        self._at_sizes[key] = found
-        return found
-
-    def _write_back(self, results: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> None:
-        """Writes to global inputs what `forward` writes there."""
-        wholes = {
-            at: self._gathering.to_all("outputs", at, results[at])
-            for at in self._writing_back.sources
-        }
-        self._writing_back.write(wholes.__getitem__, tensors)
-
-    @cached_property
-    def _writing_back(self) -> WritingBack:
-        return WritingBack(self.program)
+        self._bounds.check(tensors, here.sizes)
+        here.writing_back.check(tensors)
+        return here, tensors
 
     @cached_property
     def _bounds(self) -> IndexBounds:
@@ -470,21 +436,21 @@ class Session(Closing):
         """See `Ranks`."""
         with self.supervisor.reported(), torch.no_grad():
             self.supervisor.whereabouts.begin(number)
-            return {self.rank: self._forward(*arguments[self.rank])}
+            return {self.rank: self._planned.forward(*arguments[self.rank])}
 
     def whole(
         self, side: Side, at: int, pieces: Mapping[int, Tensor], everywhere: bool
     ) -> Tensor | None:
         """See `Ranks`."""
-        gather = self._gathering.to_all if everywhere else self._gathering.to_first
+        gathering = self._planned.gathering
+        gather = gathering.to_all if everywhere else gathering.to_first
         with self.supervisor.reported():
             return gather(side, at, pieces[self.rank])
 
     def variant(self, deployment: Deployment) -> Session:
         """See `Ranks`."""
         other = copy.copy(self)
-        for derived in ("_bounds", "_writing_back"):
-            vars(other).pop(derived, None)
+        vars(other).pop("_bounds", None)
         other.deployment = deployment
         with self.supervisor.reported():
             other._specialize()
@@ -501,11 +467,11 @@ class Session(Closing):
             self._world.close()
         self.supervisor.close()
 
-    def _results(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def _results(self, here: Sized, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Runs the program and keeps what it writes; returns this rank's outputs."""
         self.supervisor.whereabouts.begin()
-        results = self._forward(
-            *rank_arguments(self.program, tensors, self.weights, str(self.device))
+        results = here.forward(
+            *rank_arguments(here.program, tensors, self.weights, str(self.device))
         )
         self._keeping.keep(self.weights, results)
         return results
@@ -544,8 +510,8 @@ class Session(Closing):
         )
 
     def _specialize(self) -> None:
-        coords = self.deployment.coords_of(self.rank)
-        self.program = specialize(self.deployment.program_of(self.rank), coords)
+        shared, coords = self.deployment.program_of(self.rank), self.deployment.coords_of(self.rank)
+        self.program = replace(shared, signature=specialize_signature(shared, coords))
 
     def _connect(self) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
@@ -555,20 +521,22 @@ class Session(Closing):
                 store = PrefixStore("world", self.supervisor.store)
                 self._world = World(self.processes, backend, store, self.timeout)
             groups = self._groups.of(self.deployment, self.rank, backend)
-        self._gathering = Gathering(self.deployment, self.rank)
         self._keeping = Keeping(self.program)
         self._state = SessionState(self, self._keeping.written)
-        if is_left_open(self.program):
-            return
-        compiled = self._torch_compile
-        module = emit(self.program, groups, self.device, self._in_place)
+        coords = self.deployment.coords_of(self.rank)
+        code = Code(self.program, coords, partial(self._generated, groups))
+        self._sized = SizedRank(self.deployment, self.rank, self.program, code)
+        self._planned = self._sized.at(planned_sizes(self.program))
+
+    def _generated(self, groups: Mapping[str, Group], program: Program) -> Forward:
+        """Returns the code of a specialized program."""
+        module = emit(program, groups, self.device, self._in_place)
         self.supervisor.whereabouts.add(module)
-        # A guard looks at a value, which ends a graph, as a fused step does.
-        whole = not trains(self.program)
-        self._forward: Callable[..., tuple[Tensor, ...]] = (
+        if not self._torch_compile:
             # `forward` and not the module itself: see `control`.
-            through_torch_compile(module, whole) if compiled else module.forward
-        )
+            return module.forward
+        # A guard looks at a value, which ends a graph, as a fused step does.
+        return through_torch_compile(module, not trains(program))
 
 
 def read_or_tell(build: str | Path, **options: Any) -> Build:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from types import MappingProxyType
 
 from autopar.base.errors import RuntimeFailure
 from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
 from autopar.ir.expr.at_rank import args_at, port_at, shape_at, value_at
+from autopar.ir.expr.at_sizes import NO_SIZES, Sizes, as_coords
 from autopar.ir.expr.expression import Expr, axes_of, evaluate
 from autopar.ir.expr.facts import may_be
 from autopar.ir.program import (
@@ -41,7 +41,7 @@ def specialize(program: Program, coords: Mapping[str, int]) -> Program:
     """Returns the program of the rank with these coordinates, free of rank expressions.
 
     Args:
-        program: A serial program, or an executable one; no size may be open.
+        program: A serial program, or an executable one; sizes that are open stay so.
         coords: The rank's coordinate per axis; empty for a serial program.
 
     Raises:
@@ -53,19 +53,20 @@ def specialize(program: Program, coords: Mapping[str, int]) -> Program:
 
 
 def specialize_functions(
-    program: Program, coords: Mapping[str, int], sizes: Mapping[str, int] = MappingProxyType({})
+    program: Program, coords: Mapping[str, int], sizes: Sizes = NO_SIZES
 ) -> Program:
     """Returns the program with its code specialized, and the signature of all ranks.
 
     Args:
         program: A serial program, or an executable one.
         coords: The rank's coordinate per axis.
-        sizes: Open sizes, by name: the code is for all at which `Emptiness` is the same.
+        sizes: Open sizes, by name: the code is for all at which `Emptiness` is the same. Without
+            them nothing open is taken for empty.
 
     Raises:
         RuntimeFailure: If an expression names an axis that `coords` lacks.
     """
-    known = {f"${name}": size for name, size in sizes.items()}
+    known = as_coords(sizes)
     with _known_axes(program, coords):
         functions = {
             name: _function(function, coords, known) for name, function in program.functions.items()
@@ -91,9 +92,9 @@ class Emptiness:
             }
         self._open = [size for size in sizes if isinstance(size, Expr) and may_be(size, 0)]
 
-    def at(self, sizes: Mapping[str, int]) -> tuple[bool, ...]:
+    def at(self, sizes: Sizes) -> tuple[bool, ...]:
         """Returns what is the same for sizes, by name, at which the same values are empty."""
-        known = {f"${name}": size for name, size in sizes.items()}
+        known = as_coords(sizes)
         return tuple(evaluate(size, known) == 0 for size in self._open)
 
 
@@ -168,8 +169,8 @@ def _function(function: Function, coords: Mapping[str, int], known: Mapping[str,
 
 
 def _without_nothing(value: Value, known: Mapping[str, int]) -> Value:
-    """Returns a value with 0 for open sizes that are, at sizes that are known."""
-    if all(isinstance(size, int) for size in value.shape):
+    """Returns a value with 0 for open sizes that are, at sizes that are known, if any is."""
+    if not known or all(isinstance(size, int) for size in value.shape):
         return value
     return replace(value, shape=tuple(size if evaluate(size, known) else 0 for size in value.shape))
 

@@ -8,7 +8,7 @@ number of entries there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -17,12 +17,15 @@ from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.dtypes import INTEGERS
+from autopar.ir.expr.at_rank import size_at
+from autopar.ir.expr.at_sizes import NO_SIZES, Sizes, as_coords
+from autopar.ir.expr.expression import planned
 from autopar.ir.ops.index.lookups import REARRANGED, Lookup, lookups_of
 from autopar.ir.program import SEED, Function, Op, Program, Value
+from autopar.runtime.execute.code import Code
 from autopar.runtime.execute.describe import describe_failure, reason_of
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.locate import failing_op
-from autopar.runtime.execute.specialize import specialize_functions
 from autopar.runtime.ports.ports import is_weight, label_of
 from autopar.runtime.training.rates import is_rate
 
@@ -33,34 +36,34 @@ _GROWTH = 4
 """How many times as many elements they may make as the inputs have: it is done in each call."""
 
 
-def _wrong(lookup: Lookup, index: Tensor) -> int | None:
+def _wrong(lookup: Lookup, entries: range, index: Tensor) -> int | None:
     """Returns the first number that is out of range; None if there is none."""
     if not index.numel():
         return None
     low, high = (int(end) for end in index.aminmax())
-    least, size = _range(lookup)
-    if least <= low and high < size:
+    if entries.start <= low and high < entries.stop:
         return None
-    outside = (index < least) | (index >= size)
+    outside = (index < entries.start) | (index >= entries.stop)
     if lookup.ignored is not None:
         outside &= index != lookup.ignored
     found = index[outside]
     return int(found.flatten()[0]) if found.numel() else None
 
 
-def _range(lookup: Lookup) -> tuple[int, int]:
-    """Returns the first number of a lookup and how many entries there are, at sizes of inputs."""
-    assert isinstance(lookup.least, int)
-    assert isinstance(lookup.size, int)
-    return lookup.least, lookup.size
+def _entries(lookup: Lookup, sizes: Sizes) -> range:
+    """Returns the numbers of the entries of a lookup, at sizes that are open."""
+    least, size = (size_at(each, as_coords(sizes)) for each in (lookup.least, lookup.size))
+    assert isinstance(least, int)
+    assert isinstance(size, int)
+    return range(least, size)
 
 
-def _refusal(lookup: Lookup, number: int, labels: Sequence[str]) -> str:
+def _refusal(lookup: Lookup, entries: range, number: int, labels: Sequence[str]) -> str:
     """Returns why inputs are refused that have a number which is out of range."""
     also = "" if lookup.ignored is None else f", or {lookup.ignored} for none"
     return (
         f"{number} is out of range in {' and '.join(map(repr, labels))}: {lookup.op.kind} at"
-        f" {lookup.op.loc} has {lookup.size} entries, {lookup.least} to {lookup.size - 1}{also}"
+        f" {lookup.op.loc} has {entries.stop} entries, {entries.start} to {entries.stop - 1}{also}"
     )
 
 
@@ -87,29 +90,31 @@ class IndexBounds:
         }
         self._cones = found
         self._inputs: tuple[str, ...] = ()
-        self._compute: Callable[..., tuple[Tensor, ...]] | None = None
+        self._code: Code | None = None
         if found:
             ops = {id(op) for cone in found.values() for op in cone.ops}
             indices = dict.fromkeys(each.index for each in found)
             self._indices = tuple(indices)
             program = _part(serial, self._labels, ops, self._indices)
             self._inputs = program.main.inputs
-            self._compute = emit(specialize_functions(program, {}), {}).forward
+            self._code = Code(program, {}, lambda concrete: emit(concrete, {}).forward)
 
-    def check(self, inputs: Mapping[str, Tensor]) -> None:
+    def check(self, inputs: Mapping[str, Tensor], sizes: Sizes = NO_SIZES) -> None:
         """Refuses inputs with an index that is out of range.
 
         Args:
             inputs: Global tensors by value name.
+            sizes: What is open.
 
         Raises:
             InvalidInputError: If there is one.
         """
-        if self._compute is None:
+        if self._code is None:
             return
         try:
             with torch.no_grad():
-                computed = self._compute(*(inputs[name].cpu() for name in self._inputs))
+                given = (inputs[name].cpu() for name in self._inputs)
+                computed = self._code.at(sizes)(*given)
         except (RuntimeError, IndexError) as error:
             # An index of something that indices are looked up in.
             op = failing_op(error)
@@ -117,9 +122,10 @@ class IndexBounds:
             raise InvalidInputError(f"the inputs can't be used: {why}") from error
         found = dict(zip(self._indices, computed, strict=True))
         for each, cone in self._cones.items():
-            if (number := _wrong(each, found[each.index])) is not None:
+            entries = _entries(each, sizes)
+            if (number := _wrong(each, entries, found[each.index])) is not None:
                 labels = [self._labels[name] for name in cone.inputs]
-                raise InvalidInputError(_refusal(each, number, labels))
+                raise InvalidInputError(_refusal(each, entries, number, labels))
 
     def check_parts(self, parts: Mapping[str, Tensor]) -> None:
         """Refuses parts of inputs with an index that is out of range, as far as parts tell.
@@ -134,8 +140,9 @@ class IndexBounds:
             if not cone.rearranges:
                 continue
             (name,) = cone.inputs
-            if (number := _wrong(each, parts[name].cpu())) is not None:
-                raise InvalidInputError(_refusal(each, number, [self._labels[name]]))
+            entries = _entries(each, NO_SIZES)
+            if (number := _wrong(each, entries, parts[name].cpu())) is not None:
+                raise InvalidInputError(_refusal(each, entries, number, [self._labels[name]]))
 
 
 @dataclass(frozen=True)
@@ -181,7 +188,7 @@ def _cone(
 
 
 def _count(value: Value) -> int:
-    return prod(value.known_shape)
+    return prod(map(planned, value.shape))
 
 
 def _part(

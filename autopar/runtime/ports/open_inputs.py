@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,11 @@ import numpy as np
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr.at_sizes import at_sizes
+from autopar.ir.expr.at_sizes import Sizes, at_sizes
 from autopar.ir.expr.expression import UNBOUNDED, Size
 from autopar.ir.program import Port, Program
+from autopar.runtime.ports.dense import odd_kind
 from autopar.runtime.ports.ports import Arrays, label_of, user_inputs
-
-Sizes = Mapping[str, int]
-"""Numbers for open sizes, by name."""
 
 
 def is_left_open(program: Program) -> bool:
@@ -49,23 +47,26 @@ def sizes_of_inputs(program: Program, inputs: Arrays) -> dict[str, int]:
             problems.append(f"{what}, but {said}; both are {size.name}")
     if problems:
         raise InvalidInputError("\n".join(problems))
+    return planned_sizes(program) | {name: count for name, (count, _) in found.items()}
+
+
+def planned_sizes(program: Program) -> dict[str, int]:
+    """Returns the sizes that a program leaves open, by name, as they were planned."""
     sizes = (size for port in user_inputs(program) for size in port.shape)
-    planned = {size.name: size.planned for size in sizes if isinstance(size, Size)}
-    return planned | {name: count for name, (count, _) in found.items()}
+    return {size.name: size.planned for size in sizes if isinstance(size, Size)}
 
 
 def _open_dims(program: Program, inputs: Arrays) -> Iterator[tuple[Port, int, Size, int]]:
     """Yields each open dimension of the inputs that are given, and its size there."""
     for port in user_inputs(program):
-        given = _shape(inputs.get(label_of(port)))
+        open_sizes = [(at, size) for at, size in enumerate(port.shape) if isinstance(size, Size)]
+        given = _shape(inputs.get(label_of(port))) if open_sizes else ()
         if len(given) == len(port.shape):
-            for at, (size, count) in enumerate(zip(port.shape, given, strict=True)):
-                if isinstance(size, Size):
-                    yield port, at, size, count
+            yield from ((port, at, size, given[at]) for at, size in open_sizes)
 
 
 def _shape(given: Any) -> tuple[int, ...]:
-    if given is None:
+    if given is None or odd_kind(given):
         return ()
     shape = getattr(given, "shape", None)
     return tuple(shape if shape is not None else np.shape(given))

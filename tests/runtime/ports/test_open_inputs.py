@@ -64,3 +64,9 @@ def test_what_is_missing_or_has_another_rank_is_refused_as_of_any_program(
     assert "there is no input 'z'" in text
     assert "input 'y' is missing" in text
     assert "input 'x' is f32[3]" in text
+
+
+def test_what_is_no_plain_tensor_is_refused_as_of_any_program(program: Program) -> None:
+    given = {"x": torch.eye(3).to_sparse(), "y": torch.zeros(3)}
+    with pytest.raises(InvalidInputError, match="input 'x' is a tensor of the layout sparse"):
+        check_inputs(serial_for(program, given), given)

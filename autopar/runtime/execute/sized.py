@@ -1,0 +1,83 @@
+"""A rank's program at the sizes of a call: any, where it leaves some open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from torch import Tensor
+
+from autopar.ir.deployment import Deployment
+from autopar.ir.expr.at_sizes import OpenSignature, Sizes
+from autopar.ir.program import Program
+from autopar.runtime.execute.code import Code, Forward
+from autopar.runtime.ports.outputs import Gathering
+from autopar.runtime.ports.writing_back import WritingBack
+
+KEPT_SIZES = 64
+"""How many sizes of inputs a rank stays ready for: those of its last calls."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """What a rank runs in calls of the same sizes.
+
+    Attributes:
+        sizes: Those that are open, by name.
+        program: Its program, of which the inputs and outputs are at these sizes.
+        forward: Computes its outputs of its inputs.
+        gathering: Puts global values together.
+        writing_back: What it writes to its inputs.
+    """
+
+    sizes: Sizes
+    program: Program
+    forward: Forward
+    gathering: Gathering
+    writing_back: WritingBack
+
+    def write_back(self, results: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> None:
+        """Writes to global inputs what `forward` writes there."""
+        sources = self.writing_back.sources
+        wholes = {at: self.gathering.to_all("outputs", at, results[at]) for at in sources}
+        self.writing_back.write(wholes.__getitem__, tensors)
+
+
+class SizedRank:
+    """One rank of a deployment, ready for calls of any sizes.
+
+    Args:
+        deployment: All ranks.
+        rank: This one.
+        program: What it runs, with its own inputs and outputs.
+        code: The code of that.
+    """
+
+    def __init__(self, deployment: Deployment, rank: int, program: Program, code: Code) -> None:
+        self._deployment = deployment
+        self._rank = rank
+        self._program = program
+        self._code = code
+        self._signature = OpenSignature(program.signature)
+        self._shared = [OpenSignature(each.signature) for each in deployment.programs]
+        self._kept = lru_cache(KEPT_SIZES)(self._at)
+
+    def at(self, sizes: Sizes) -> Sized:
+        """Returns the rank at sizes, by name."""
+        return self._kept(tuple(sizes.items()))
+
+    def _at(self, items: tuple[tuple[str, int], ...]) -> Sized:
+        sizes = dict(items)
+        program = replace(self._program, signature=self._signature.at(sizes))
+        programs = tuple(
+            replace(each, signature=shared.at(sizes))
+            for each, shared in zip(self._deployment.programs, self._shared, strict=True)
+        )
+        return Sized(
+            sizes,
+            program,
+            self._code.at(sizes),
+            Gathering(replace(self._deployment, programs=programs), self._rank),
+            WritingBack(program),
+        )
