@@ -27,8 +27,8 @@ from autopar.calibration.together import Together
 from autopar.cost import Cluster, LinkLevel
 from autopar.cost.cluster_text import cluster_text
 from autopar.cost.links import CollectiveCost
-from autopar.runtime.execute.distributed import choose_device
 from autopar.runtime.failure.failure import RankFailure
+from autopar.runtime.job.device import backend_of, choose_device
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.job.world import interface_of
 
@@ -249,7 +249,7 @@ def _on_rank(
         return _described(processes, device, measure_compute(device, seconds), {}, settings)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = backend_of(device)
     with (
         interface_of(processes),
         Together(processes, backend, TIMEOUT, on_failure) as ranks,

@@ -33,10 +33,12 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
 from autopar.parallel.instance import instance, skeleton
-from autopar.parallel.job import choose_device, connect
+from autopar.parallel.job import connect
 from autopar.parallel.module import ParallelModule
 from autopar.parallel.runner import Layouts, Modes, Runner
 from autopar.pipeline import CompileOptions
+from autopar.runtime.job.device import choose_device
+from autopar.runtime.job.processes import Processes
 
 Parameters = Literal["dtensor", "local"]
 """What the parameters of a parallel module are."""
@@ -151,7 +153,9 @@ def parallelize(
     _check_strategy(options)
     _check_plan(options, plan)
     wanted = options.mesh if mesh is None else mesh
-    device = choose_device(wanted, [*model.parameters(), *model.buffers()])
+    # A model without values yet is made on the CPU.
+    tensors = [*model.parameters(), *model.buffers()]
+    device = choose_device("gloo", Processes.from_environment(), wanted, tensors)
     job = connect(wanted, device, check_inputs)
     options = replace(options, phases_apart=True)
     runner = Runner(

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, fx
+from torch import fx
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
@@ -33,6 +33,7 @@ from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT
 from autopar.runtime.failure.failure import FailureBoard
 from autopar.runtime.failure.supervise import Supervisor
 from autopar.runtime.job.closing import Closing, close_at_exit
+from autopar.runtime.job.device import backend_of
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.job.patience import Patience
 from autopar.runtime.job.processes import Processes
@@ -189,7 +190,7 @@ def watched(processes: Processes, device: torch.device) -> Watched:
         known.pop(group).close()
     found = None if world is None else known.get(world)
     if found is None or found.is_over(device):
-        found = Watched(processes, "nccl" if device.type == "cuda" else "gloo")
+        found = Watched(processes, backend_of(device))
         assert dist.group.WORLD is not None
         known[dist.group.WORLD] = found
     return found
@@ -241,7 +242,7 @@ class Job:
 
     def groups(self, deployment: Deployment) -> dict[str, Group]:
         """Returns the rank's process groups; each is made once."""
-        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        backend = backend_of(self.device)
         self.deployment = deployment
         if self.watched is None:
             return ProcessGroups("", HashStore(), TIMEOUT).of(deployment, self.rank, backend)
@@ -431,17 +432,3 @@ def connect(given: MeshLike, device: torch.device, check_inputs: bool = True) ->
 def _listed(ranks: Sequence[int]) -> str:
     more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
     return ", ".join(map(str, ranks[:4])) + more
-
-
-def choose_device(mesh: MeshLike, tensors: Sequence[Tensor]) -> torch.device:
-    """Returns where a rank computes: where its model is, unless a DeviceMesh says otherwise.
-
-    Args:
-        mesh: The mesh as the user gave it.
-        tensors: The model's.
-    """
-    if isinstance(mesh, DeviceMesh) and mesh.device_type == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
-    if isinstance(mesh, DeviceMesh):
-        return torch.device(mesh.device_type)
-    return next((each.device for each in tensors if not each.is_meta), torch.device("cpu"))

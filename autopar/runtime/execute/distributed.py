@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autopar.base.arguments import FLAG, PATH, SECONDS, expect
-from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
+from autopar.base.errors import AutoparError, InvalidInputError
 from autopar.ir.builds.files import Build, read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.program import Program
@@ -44,6 +44,7 @@ from autopar.runtime.failure.standing import Standing
 from autopar.runtime.failure.supervise import Supervisor
 from autopar.runtime.init.initialize import MakeModel, initialize
 from autopar.runtime.job.closing import Closing, close_at_exit
+from autopar.runtime.job.device import backend_of, choose_device
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.job.patience import Patience
 from autopar.runtime.job.processes import Processes
@@ -514,7 +515,7 @@ class Session(Closing):
         self.program = replace(shared, signature=specialize_signature(shared, coords))
 
     def _connect(self) -> None:
-        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        backend = backend_of(self.device)
         self._deployments.append(self.deployment)
         with interface_of(self.processes):
             if self.processes.size > 1 and self._world is None:
@@ -555,22 +556,3 @@ def read_or_tell(build: str | Path, **options: Any) -> Build:
         known = ("processes", "timeout", "start_timeout", "on_failure")
         Session(build, **{name: options[name] for name in known if name in options})
         raise
-
-
-def choose_device(backend: str, processes: Processes) -> torch.device:
-    """Returns the device of a rank: the CPU for gloo, a GPU of its own for nccl.
-
-    Raises:
-        RuntimeFailure: If nccl is asked for and there are fewer GPUs than ranks.
-    """
-    if backend not in ("auto", "gloo", "nccl"):
-        raise RuntimeFailure(f"unknown backend {backend!r}: use auto, gloo or nccl")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if backend == "gloo" or (backend == "auto" and count == 0):
-        return torch.device("cpu")
-    if count < processes.local_size:
-        raise RuntimeFailure(
-            f"{processes.local_size} ranks on this host but {count} GPUs, and nccl wants one for"
-            " each; start fewer ranks per host, compile for fewer, or use the backend gloo"
-        )
-    return torch.device("cuda", processes.local_rank)

@@ -2,6 +2,7 @@
 
 launcher    starts ranks on this host
 processes   who a process is, and the store
+device      where it computes
 world       the process group of all ranks
 messages    texts, by way of the store
 serving, reaching       the store, from both ends

@@ -16,7 +16,6 @@ from autopar.base.errors import RuntimeFailure
 from autopar.ir.builds.files import read_build
 from autopar.runtime.agree.handshake import Identity, verdict
 from autopar.runtime.api import run
-from autopar.runtime.execute.distributed import choose_device
 from autopar.runtime.job.processes import Processes
 from tests.runtime.execute.targets import (
     fail_at,
@@ -218,19 +217,6 @@ def test_wrong_inputs_are_said_as_they_are(tmp_path: Path) -> None:
     inputs = {"x": torch.ones(3, 4)}
     outcomes = run_ranks(2, run_program, [loop_build(tmp_path / "a")], inputs)
     assert outcomes == ["! wrong inputs:\n  - input 'c' is missing; it is f32[4]"] * 2
-
-
-def test_the_device_follows_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = Processes(rank=5, size=8, local_rank=1, local_size=4)
-    assert choose_device("gloo", processes).type == "cpu"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert str(choose_device("auto", processes)) == "cuda:1"
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(RuntimeFailure, match="4 ranks on this host but 2 GPUs"):
-        choose_device("auto", processes)
-    with pytest.raises(RuntimeFailure, match="use auto, gloo or nccl"):
-        choose_device("mpi", processes)
 
 
 def test_what_torchrun_says_is_read() -> None:

@@ -1,0 +1,54 @@
+"""Where a rank computes, and what its process groups send through there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from autopar.base.errors import RuntimeFailure
+from autopar.runtime.job.processes import Processes
+
+
+def choose_device(
+    backend: str, processes: Processes, mesh: object = None, tensors: Iterable[Tensor] = ()
+) -> torch.device:
+    """Returns where a rank computes: where what the user has is, else as the backend says.
+
+    Args:
+        backend: `gloo` (on the CPU), `nccl` (on a GPU of the rank's own), or `auto`: nccl where
+            there are GPUs.
+        processes: Who this process is.
+        mesh: The mesh as the user gave it. A DeviceMesh says where before all else.
+        tensors: The user's, as those of a model: the first that has values says where.
+
+    Raises:
+        RuntimeFailure: If nccl is asked for and there are fewer GPUs than ranks.
+    """
+    if isinstance(mesh, DeviceMesh):
+        if mesh.device_type == "cuda":
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device(mesh.device_type)
+    found = next((each.device for each in tensors if not each.is_meta), None)
+    return _device_of(backend, processes) if found is None else found
+
+
+def backend_of(device: torch.device) -> str:
+    """Returns the backend of the process groups that send from a device."""
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def _device_of(backend: str, processes: Processes) -> torch.device:
+    if backend not in ("auto", "gloo", "nccl"):
+        raise RuntimeFailure(f"unknown backend {backend!r}: use auto, gloo or nccl")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if backend == "gloo" or (backend == "auto" and count == 0):
+        return torch.device("cpu")
+    if count < processes.local_size:
+        raise RuntimeFailure(
+            f"{processes.local_size} ranks on this host but {count} GPUs, and nccl wants one for"
+            " each; start fewer ranks per host, compile for fewer, or use the backend gloo"
+        )
+    return torch.device("cuda", processes.local_rank)
