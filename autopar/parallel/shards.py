@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Placement
 
 from autopar.ir.expr.expression import planned
 from autopar.ir.layout import Layout, dim_axes, dim_size
-from autopar.runtime.collectives.wire_dtypes import carried, restored
+from autopar.runtime.collectives.sending import sent_to_all
 from autopar.runtime.ports.boxes import Box, box_shape, layout_box, take
 from autopar.runtime.state.placements import as_dtensor, placements_of
 
@@ -95,12 +95,12 @@ def local(tensor: Tensor) -> Tensor:
 
 def of_first_rank(source: Tensor, device: torch.device) -> Tensor:
     """Returns the values that rank 0 has of a tensor, on a device."""
-    value = source.detach().to(device).contiguous()
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return value
-    buffer = carried(value).clone()
-    dist.broadcast(buffer, 0)
-    return restored(buffer, value.dtype)
+    alone = not dist.is_initialized() or dist.get_world_size() == 1
+    if alone or dist.get_rank() == 0:
+        value = source.detach().to(device).contiguous()
+        return value if alone else sent_to_all(0, value)
+    # A model's own memory isn't written to.
+    return sent_to_all(0, torch.empty(source.shape, dtype=source.dtype, device=device))
 
 
 def clip_grad_norm(

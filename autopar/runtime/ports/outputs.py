@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from autopar.ir.deployment import Deployment
 from autopar.ir.program import Port, Program
-from autopar.runtime.collectives.wire_dtypes import carried, restored
+from autopar.runtime.collectives.sending import received_from, send_to_first, sent_to_all
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, box_shape, is_empty, place
 from autopar.runtime.ports.ports import labelled, port_box
@@ -104,9 +103,7 @@ class Gathering:
         if len(ranks) == self.deployment.world_size:
             return mine
         owner = ranks[0]
-        buffer = carried(mine if owner == self.rank else mine.new_empty(box_shape(box)))
-        dist.broadcast(buffer, owner)
-        return restored(buffer, mine.dtype)
+        return sent_to_all(owner, mine if owner == self.rank else mine.new_empty(box_shape(box)))
 
 
 def piece_holders(deployment: Deployment, side: Side, at: int) -> dict[Box, list[int]]:
@@ -122,12 +119,10 @@ def piece_holders(deployment: Deployment, side: Side, at: int) -> dict[Box, list
 
 def _send(piece: Tensor, boxes: Sequence[Box]) -> None:
     for _ in boxes:
-        dist.send(carried(piece), 0)
+        send_to_first(piece)
 
 
 def _receive(box: Box, mine: Tensor, owner: int) -> Tensor:
     if owner == 0:
         return mine
-    buffer = carried(mine.new_empty(box_shape(box)))
-    dist.recv(buffer, owner)
-    return restored(buffer, mine.dtype)
+    return received_from(owner, mine.new_empty(box_shape(box)))
