@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from autopar.annotate import MeshLike, as_mesh
-from autopar.base.errors import InvalidInputError, RuntimeFailure
+from autopar.base.errors import RuntimeFailure
 from autopar.ir.deployment import Deployment
 from autopar.ir.mesh import ProcessMesh
 from autopar.parallel.parts import Shape
@@ -26,11 +26,12 @@ from autopar.parallel.sharing import Plan
 from autopar.runtime.agree.agreement import Agreement, Offer
 from autopar.runtime.agree.disagreement import CALL, LOCAL
 from autopar.runtime.agree.handshake import meet
+from autopar.runtime.agree.preparing import no_contents, prepared_by_all
 from autopar.runtime.agree.sums import Sums
 from autopar.runtime.agree.talk import RankTalk
 from autopar.runtime.collectives.groups import Group, ProcessGroups
 from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT
-from autopar.runtime.failure.failure import FailureBoard
+from autopar.runtime.failure.connecting import connected
 from autopar.runtime.failure.supervise import Supervisor
 from autopar.runtime.job.closing import Closing, close_at_exit
 from autopar.runtime.job.device import backend_of
@@ -129,15 +130,9 @@ class Watched(Closing):
             device: Where the ranks compute.
         """
         if device.type not in self._messages:
-            talk, rank = self.talk(device), self.processes.rank
-            store, size = self.supervisor.connection(), self.processes.size
-            self._messages[device.type] = Messages(
-                PrefixStore(f"messages/{device.type}", store),
-                rank,
-                size,
-                TIMEOUT.total_seconds(),
-                FailureBoard(store, rank).first,
-                lambda: dist.all_reduce(torch.zeros(1), group=talk),
+            talk = self.talk(device)
+            self._messages[device.type] = connected(
+                self.supervisor, lambda: dist.all_reduce(torch.zeros(1), group=talk)
             )
         return self._messages[device.type]
 
@@ -298,7 +293,7 @@ class Job:
         self,
         call: str,
         prepare: Callable[[], Result],
-        contents: Callable[[Result], Mapping[str, str]] = lambda _: {},
+        contents: Callable[[Result], Mapping[str, str]] = no_contents,
         /,
         **alike: object,
     ) -> Result:
@@ -316,15 +311,8 @@ class Job:
                 different calls, or bring other contents. They can go on.
         """
         values = {LOCAL: str(False), CALL: call, **{n: str(value) for n, value in alike.items()}}
-        try:
-            prepared = prepare()
-            compared = self.agreement.compares_contents
-            found = contents(prepared) if compared else {}
-        except InvalidInputError as error:
-            self.agree(Offer(error, values, call=call))
-            raise
-        self.agree(Offer(values=values, call=call, contents=found))
-        return prepared
+        offer = Offer(values=values, call=call)
+        return prepared_by_all(self.agreement, self.talking(), offer, prepare, contents)
 
     def shapes_of_all(self, shapes: Sequence[Shape]) -> list[list[Shape]]:
         """Returns, for each tensor, the shapes that the ranks have, of equally many dimensions."""

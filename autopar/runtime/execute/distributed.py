@@ -39,7 +39,8 @@ from autopar.runtime.execute.sized import Sized, SizedRank
 from autopar.runtime.execute.specialize import specialize_signature
 from autopar.runtime.execute.torch_compile import through_torch_compile
 from autopar.runtime.execute.updates import InPlace, abandoned_raised
-from autopar.runtime.failure.failure import FailureBoard, RankFailure
+from autopar.runtime.failure.connecting import connected
+from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.failure.standing import Standing
 from autopar.runtime.failure.supervise import Supervisor
 from autopar.runtime.init.initialize import MakeModel, initialize
@@ -81,11 +82,6 @@ DEFAULT_START_TIMEOUT = 300.0
 """Seconds that the start waits for the other ranks: to import on a cold file system takes minutes.
 
 One that ended meanwhile is noticed in seconds (see `pulse`).
-"""
-
-
-PATIENCE = 3.0
-"""Seconds that a text is waited for beyond the time-out: who waits in a collective knows for whom.
 """
 
 
@@ -417,19 +413,9 @@ class Session(Closing):
     def messages(self, meeting: bool) -> Messages:
         """See `Ranks`."""
         with self.supervisor.reported():
-            store = self.supervisor.connection()
-            # All ranks connect in one order, so a number means the same on all of them.
-            number = store.add(f"messages/{self.rank}", 1)
-        board = FailureBoard(store, self.rank)
-        return Messages(
-            PrefixStore(f"messages/{number}", store),
-            self.rank,
-            self.processes.size,
-            self.timeout.total_seconds() + PATIENCE,
-            board.first,
-            (lambda: self.tally(0)) if meeting else (lambda: None),
-            self.supervisor.lost_store,
-        )
+            return connected(
+                self.supervisor, (lambda: self.tally(0)) if meeting else (lambda: None)
+            )
 
     def execute(
         self, arguments: Mapping[int, tuple[Tensor, ...]], *, number: int | None = None

@@ -19,6 +19,7 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.program import Program
 from autopar.runtime.agree.agreement import Agreement, Offer
 from autopar.runtime.agree.disagreement import METHOD
+from autopar.runtime.agree.preparing import no_contents, prepared_by_all
 from autopar.runtime.failure.standing import Standing
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.ports.outputs import Side
@@ -108,17 +109,11 @@ class Ranks(Protocol):
         """Ends the ranks."""
 
 
-def _nothing(prepared: object) -> Mapping[str, str]:
-    """Returns the contents of what has none."""
-    del prepared
-    return {}
-
-
 def jointly(
     ranks: Ranks,
     call: str,
     prepare: Callable[[], Result],
-    contents: Callable[[Result], Mapping[str, str]] = _nothing,
+    contents: Callable[[Result], Mapping[str, str]] = no_contents,
     /,
     **alike: object,
 ) -> Result:
@@ -141,20 +136,8 @@ def jointly(
         RuntimeFailure: If `prepare` raises anything else, here or elsewhere.
     """
     values = {METHOD: call, **{name: str(value) for name, value in alike.items()}}
-    with ranks.reported():
-        refused: InvalidInputError | None = None
-        found: Mapping[str, str] = {}
-        try:
-            prepared = prepare()
-            if ranks.agreement.compares_contents:
-                found = contents(prepared)
-        except InvalidInputError as error:
-            refused = error
-        offer = Offer(refused, values, call=call, contents=found)
-        refused = ranks.agreement.start(offer).settle()
-    if refused is not None:
-        raise refused
-    return prepared
+    offer = Offer(values=values, call=call)
+    return prepared_by_all(ranks.agreement, ranks.reported(), offer, prepare, contents)
 
 
 def path_text(path: object) -> str:

@@ -7,5 +7,6 @@ blame                   who is to blame where a rank waits in vain
 guard, pulse, leaving   the store, and ranks, that are gone
 whereabouts             where the thread that uses autopar is
 standing                whether a session can be called
+connecting              what ranks that are watched over tell one another
 telling                 what processes say that end
 """
