@@ -8,6 +8,8 @@ shards      parameters: cut, gathered, loaded, clipped
 runner      the variants of a module, compiled when they are first needed
 module      what `parallelize` returns
 instance    makes that of a rank
+job         this process among those of the mesh
+watching    what watches over the ranks that modules share
 api         `parallelize`
 """
 

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import autopar
 from autopar.base.errors import InvalidInputError, RuntimeFailure
-from autopar.parallel import job, runner
+from autopar.parallel import runner, watching
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.state.wholes import whole_of
 from tests.parallel.tiny import Scored, TinyGPT, adamw, loss_of, tiny, tokens, train
@@ -41,7 +41,7 @@ def launched(processes: Processes) -> None:
     found = {"RANK": processes.rank, "WORLD_SIZE": processes.size}
     place = {"MASTER_ADDR": processes.address, "MASTER_PORT": processes.port}
     os.environ.update({name: str(value) for name, value in {**found, **place}.items()})
-    job.START = 0.5
+    watching.START = 0.5
 
 
 def alone(processes: Processes) -> None:
@@ -53,7 +53,7 @@ def alone(processes: Processes) -> None:
 def without_a_group(processes: Processes) -> tuple[str, str, int]:
     """Parallelizes in a job without a process group, which there is then."""
     launched(processes)
-    job.START = 60.0
+    watching.START = 60.0
     found, reference = quietly(tiny(), mesh="2"), tiny()
     same = torch.allclose(found(tokens(0)), reference(tokens(0)), atol=1e-5)
     return "" if same else "it differs", dist.get_backend(), dist.get_world_size()
@@ -77,8 +77,8 @@ def ended_after_the_watch(processes: Processes) -> None:
     dist.barrier()
     if processes.rank:
         os._exit(0)
-    (watched,) = job._watched().values()
-    watched.close()
+    (found,) = watching._watched().values()
+    found.close()
     time.sleep(1.0)
     quietly(tiny(), mesh="2")
 

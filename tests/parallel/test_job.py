@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from autopar.parallel import job
+from autopar.parallel import job, watching
 from autopar.runtime.job.processes import Processes
 from tests.parallel import targets
 from tests.runtime.job.real import run_ranks
@@ -30,14 +30,14 @@ def test_what_ranks_tell_one_another_travels_on_the_cpu(monkeypatch: pytest.Monk
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: calls.append(group))
     monkeypatch.setattr(dist, "new_group", made)
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(job, "_get_default_store", HashStore)
+    monkeypatch.setattr(watching, "_get_default_store", HashStore)
     gpu = torch.device("cuda", 0)
-    watched = job.Watched(Processes(0, 1, 0, 1))
-    here = job.Job(0, 2, gpu, "2", watched.talk(gpu), watched.messages(gpu))
+    ranks = watching.Watched(Processes(0, 1, 0, 1))
+    here = job.Job(0, 2, gpu, "2", ranks.talk(gpu), ranks.messages(gpu))
     assert here.shapes_of_all([(2, 3)]) == [[(2, 3)] * 2]
     here.compare_programs("digest")
     assert calls == ["new gloo"] * 4
-    watched.close()
+    ranks.close()
 
 
 def test_a_rank_that_is_missing_is_named() -> None:
