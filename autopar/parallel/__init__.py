@@ -5,6 +5,8 @@ pmodel = autopar.parallelize(model, example_inputs, mesh="dp=2,tp=4")
 split       a rank's program in two: forward, and backward
 variant     one compiled program of a module: for a mode and the shapes of a batch
 shards      parameters: cut, gathered, loaded, clipped
+calls       what a call of a module is
+compiling   compiles a module for a call
 runner      the variants of a module, compiled when they are first needed
 module      what `parallelize` returns
 instance    makes that of a rank

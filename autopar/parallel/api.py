@@ -32,10 +32,12 @@ from autopar.frontend.torch.step.batch import call_arguments
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
+from autopar.parallel.calls import Modes
+from autopar.parallel.compiling import Compiler, Layouts
 from autopar.parallel.instance import instance, skeleton
 from autopar.parallel.job import connect
 from autopar.parallel.module import ParallelModule
-from autopar.parallel.runner import Layouts, Modes, Runner
+from autopar.parallel.runner import Runner
 from autopar.pipeline import CompileOptions
 from autopar.runtime.job.device import choose_device
 from autopar.runtime.job.processes import Processes
@@ -158,7 +160,7 @@ def parallelize(
     device = choose_device("gloo", Processes.from_environment(), wanted, tensors)
     job = connect(wanted, device, check_inputs)
     options = replace(options, phases_apart=True)
-    runner = Runner(
+    compiler = Compiler(
         skeleton(model),
         options,
         job,
@@ -168,13 +170,14 @@ def parallelize(
         torch_compile=torch_compile,
         values={**dict(model.named_parameters()), **dict(model.named_buffers())},
     )
+    runner = Runner(compiler)
     modules, own = model.modules(), model.parameters()
     modes = Modes(tuple(m.training for m in modules), tuple(p.requires_grad for p in own))
     runner.variant(modes, *call_arguments(example_inputs), drawn={"seed": str(seed)})
-    if job.rank == 0 and runner.layouts.moved:
-        warnings.warn(_moved_text(runner.layouts), stacklevel=2)
-    if job.rank == 0 and runner.gathered and runner.has_loss:
-        warnings.warn(_gathered_text(runner.gathered), stacklevel=2)
+    if job.rank == 0 and compiler.layouts.moved:
+        warnings.warn(_moved_text(compiler.layouts), stacklevel=2)
+    if job.rank == 0 and compiler.gathered and compiler.has_loss:
+        warnings.warn(_gathered_text(compiler.gathered), stacklevel=2)
     return instance(model, runner, seed, local)
 
 

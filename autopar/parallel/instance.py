@@ -26,10 +26,10 @@ def instance(model: nn.Module, runner: Runner, seed: int, local: bool = False) -
         seed: What the random numbers of all calls depend on.
         local: Whether calls take the rank's part of a batch unless they say otherwise.
     """
-    job, options = runner.job, runner.options
-    mesh = runner.mesh if runner.placed else None
-    assert runner.first is not None
-    coords = runner.first.deployment.coords_of(job.rank)
+    job, compiler = runner.job, runner.compiler
+    mesh = compiler.mesh if compiler.placed else None
+    assert compiler.first is not None
+    coords = compiler.first.deployment.coords_of(job.rank)
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -37,7 +37,7 @@ def instance(model: nn.Module, runner: Runner, seed: int, local: bool = False) -
     shards: dict[str, Shard] = {}
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
-        layout = runner.layouts.stored.get(name, Layout.replicated(options.mesh, shape))
+        layout = compiler.layouts.stored.get(name, Layout.replicated(compiler.options.mesh, shape))
         held = shard_of(layout, coords, mesh)
         shards.update(dict.fromkeys(names[id(parameter)], held))
         memo[id(parameter)] = held.parameter(parameter, job.device)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from autopar.base.arguments import FLAG, PATH, expect
 from autopar.base.errors import InvalidInputError
-from autopar.parallel.runner import Modes, Runner
+from autopar.parallel.calls import Modes
+from autopar.parallel.runner import Runner
 from autopar.parallel.shards import Shard, clip_grad_norm, local, whole_from
 from autopar.parallel.variant import Call, VariantCall
 from autopar.runtime.ports.boxes import whole_box
@@ -275,7 +276,7 @@ class State:
         Args:
             everywhere: Whether all ranks get it, or only rank 0.
         """
-        variant = self.runner.first
+        variant = self.runner.compiler.first
         assert variant is not None
         rank = self.runner.job.rank
         gathering = Gathering(variant.deployment, rank)

@@ -89,7 +89,7 @@ class Saving(ParallelModule):
 
     def _whole(self, tensors: Sequence[Tensor]) -> Any:
         """Returns the original module with these parameters, and with the buffers of this rank."""
-        skeleton = self._parallel.runner.skeleton
+        skeleton = self._parallel.runner.compiler.skeleton
         memo: dict[int, Any] = {}
         for parameter, tensor in zip(skeleton.parameters(), tensors, strict=True):
             memo[id(parameter)] = nn.Parameter(tensor, parameter.requires_grad)

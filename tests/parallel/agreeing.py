@@ -187,6 +187,8 @@ def own_argument(processes: Processes) -> list[str]:
         problems.append("the part's gradient is not that of the whole")
     wider = torch.ones(2, 6, VOCABULARY)
     problems.append(said(floats, wider))
-    problems.append(said(floats, DTensor.from_local(part.detach(), floats._parallel.runner.mesh)))
+    problems.append(
+        said(floats, DTensor.from_local(part.detach(), floats._parallel.runner.compiler.mesh))
+    )
     problems.append(said(floats, whole.detach(), local=False))
     return problems

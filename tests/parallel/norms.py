@@ -109,7 +109,7 @@ def trained(name: str, mesh: str, strategy: str) -> list[str]:
     model, batch = made(name)
     reference = alone(model)
     parallel = autopar.parallelize(model, batch, mesh=mesh, strategy=strategy)
-    (layout,) = parallel._parallel.runner.first.layouts
+    (layout,) = parallel._parallel.runner.compiler.first.layouts
     problems = [] if "dp" in layout.sharded_axes else ["the batch isn't split"]
     both = (parallel, reference)
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.02) for each in both]

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import autopar
 from autopar.base.errors import InvalidInputError, RuntimeFailure
-from autopar.parallel import runner, watching
+from autopar.parallel import compiling, watching
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.state.wholes import whole_of
 from tests.parallel.tiny import Scored, TinyGPT, adamw, loss_of, tiny, tokens, train
@@ -320,11 +320,11 @@ def as_wished(folder: Path) -> str:
 def planned_once(folder: Path) -> tuple[int, list[int]]:
     """Returns how many programs this rank compiled for two modes, and what rank 0 did."""
     del folder
-    with patch.object(runner, "compile_program", wraps=runner.compile_program) as compiling:
+    with patch.object(compiling, "compile_program", wraps=compiling.compile_program) as compiled:
         parallel = quietly(tiny(), mesh="dp=2")
         parallel.eval()(tokens(0))
     counts: list[int] = [0] * dist.get_world_size()
-    dist.all_gather_object(counts, compiling.call_count)
+    dist.all_gather_object(counts, compiled.call_count)
     return len(parallel._parallel.runner.variants), counts
 
 
@@ -336,7 +336,7 @@ def failed(folder: Path) -> list[str]:
     del folder
     rank = dist.get_rank()
     said = [_told(shard={"up.weight": ["dp", "dp"]})]
-    with patch.object(runner, "compile_program", side_effect=OSError("no space")):
+    with patch.object(compiling, "compile_program", side_effect=OSError("no space")):
         said.append(_told())
     said.append(_told(strategy="fsdp:dp" if rank else "ddp:dp"))
     said.append(_told(Branching() if rank else None))
@@ -385,7 +385,7 @@ def losses_alone(folder: Path) -> str:
         for mine, theirs in zip(parallel.parameters(), alone.parameters(), strict=True):
             assert isinstance(mine.grad, DTensor)
             torch.testing.assert_close(mine.grad.full_tensor(), theirs.grad)
-        first = parallel._parallel.runner.first
+        first = parallel._parallel.runner.compiler.first
         assert first is not None
         kinds = [op.kind for op in first.deployment.programs[0].main.ops]
         gathers.append(kinds.count("comm.all_gather"))

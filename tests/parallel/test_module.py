@@ -291,7 +291,7 @@ def test_outputs_that_hide_tensors_are_refused() -> None:
 
 def ranks_program(parallel: autopar.ParallelModule) -> Program:
     """Returns what a rank runs, of the first variant."""
-    first = parallel._parallel.runner.first
+    first = parallel._parallel.runner.compiler.first
     assert first is not None
     return first.deployment.programs[0]
 
@@ -341,6 +341,6 @@ def test_plans_that_a_parallel_module_has_no_use_for(
 
 def test_the_shape_of_the_mesh_is_searched_for_the_processes_that_there_are() -> None:
     parallel = autopar.parallelize(tiny(), tokens(0), devices=1)
-    assert parallel._parallel.runner.options.mesh.size == 1
+    assert parallel._parallel.runner.compiler.options.mesh.size == 1
     with pytest.raises(autopar.AutoparError, match="the job has 1 processes but mesh d0=2 has 2"):
         autopar.parallelize(tiny(), tokens(0), devices=2)

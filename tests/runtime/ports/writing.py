@@ -112,7 +112,7 @@ def calling(processes: Processes, build: Path) -> list[float]:
 
 def _read(parallel: Any, batch: Batch) -> Batch:
     """Returns a copy of what a rank reads of a batch."""
-    boxes = parallel._parallel.runner.first.boxes
+    boxes = parallel._parallel.runner.compiler.first.boxes
     return {name: take(each, boxes[name]).clone() for name, each in batch.items()}
 
 

@@ -1,0 +1,73 @@
+"""What a call of a module is: its mode and its arguments, as ranks compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from autopar.base.errors import InvalidInputError
+from autopar.frontend.torch.step.batch import Structure
+from autopar.ir.expr.expression import planned
+from autopar.ir.layout import Layout
+from autopar.runtime.ports.dense import odd_kind
+
+
+class Modes(NamedTuple):
+    """What of a module's state decides what it computes.
+
+    Attributes:
+        training: Of each of its modules, whether it is in training mode.
+        trained: Of each of its parameters, whether it requires gradients.
+    """
+
+    training: tuple[bool, ...]
+    trained: tuple[bool, ...]
+
+
+def check_plain(call: Structure) -> None:
+    """Refuses arguments by which programs can't be told apart."""
+    for leaf in call.rest():
+        try:
+            hash(leaf)
+        except TypeError as error:
+            raise InvalidInputError(
+                f"the call brings a {type(leaf).__name__}; hand over tensors, as"
+                " torch.from_numpy(array), and plain numbers, texts and flags beside them"
+            ) from error
+
+
+def check_tensors(call: Structure, tensors: Sequence[Tensor], absent: bool) -> None:
+    """Refuses tensors that aren't dense.
+
+    Args:
+        call: Has their names.
+        tensors: The tensors.
+        absent: Whether they may be without values, as an example is.
+    """
+    for label, each in zip(call.labels, tensors, strict=True):
+        kind = odd_kind(each, absent)
+        if kind:
+            raise InvalidInputError(f"{label!r} is {kind}")
+
+
+def described(modes: Modes, call: Structure, tensors: Sequence[Tensor], local: bool) -> str:
+    """Returns what a call is, in words; without the sizes of parts."""
+    parts = [
+        f"{label} {str(each.dtype).removeprefix('torch.')}"
+        + (f" of {each.ndim} dimensions" if local else str(list(each.shape)))
+        for label, each in zip(call.labels, tensors, strict=True)
+    ]
+    plain = (bool, int, float, str)
+    parts.extend(repr(leaf) for leaf in call.rest() if isinstance(leaf, plain))
+    mode = "train" if modes.training[0] else "eval"
+    gradients = "with" if torch.is_grad_enabled() else "without"
+    return f"{', '.join(parts)}, in {mode} mode, {gradients} gradients"
+
+
+def whole_like(part: Tensor, layout: Layout) -> Tensor:
+    """Returns a tensor that is like the one of which this is a part, without its values."""
+    like = part.detach().new_zeros(()).expand(tuple(map(planned, layout.shape)))
+    return like.requires_grad_(part.requires_grad)
