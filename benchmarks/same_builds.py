@@ -41,9 +41,10 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +110,13 @@ def made_by(checkout: Path) -> dict[str, str]:
     return {"commit": commit, "python": platform.python_version(), **versions}
 
 
-def asked(
-    doing: str, checkout: Path, chosen: Sequence[Case], texts: Path = Path()
-) -> Iterator[dict[str, Any]]:
-    """Yields what a process that runs a checkout answers about cases of one model.
+Ask = Callable[[Case], dict[str, Any] | None]
+"""Returns what a process answers about a case; None if it has ended, and said why."""
 
-    It ends early where the process does; that has said why.
-    """
+
+@contextmanager
+def asking(doing: str, checkout: Path, texts: Path = Path()) -> Iterator[Ask]:
+    """Starts a process that runs a checkout, to ask it about cases of one model."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(CHILD), doing, str(checkout), str(texts)]
     with subprocess.Popen(
@@ -128,10 +129,16 @@ def asked(
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write("\n".join(case.name for case in chosen))
-        process.stdin.close()
-        for line in process.stdout:
-            yield json.loads(line)
+        given, told = process.stdin, process.stdout
+
+        def ask(case: Case) -> dict[str, Any] | None:
+            with suppress(BrokenPipeError):
+                print(case.name, file=given, flush=True)
+            line = told.readline()
+            return json.loads(line) if line else None
+
+        yield ask
+        given.close()
 
 
 def by_model(chosen: Iterable[Case]) -> list[list[Case]]:
@@ -157,12 +164,13 @@ def record(options: argparse.Namespace) -> int:
     lock = threading.Lock()
 
     def compile_group(group: list[Case]) -> None:
-        for answer in asked("record", checkout, group, recording.texts):
-            name = answer.pop("name")
-            with lock:
-                recording.outcomes[name] = answer
-                recording.write()
-                print(name, *_told(answer), flush=True)
+        with asking("record", checkout, recording.texts) as ask:
+            for answer in filter(None, map(ask, group)):
+                name = answer.pop("name")
+                with lock:
+                    recording.outcomes[name] = answer
+                    recording.write()
+                    print(name, *_told(answer), flush=True)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(compile_group, todo))
@@ -389,11 +397,12 @@ def measured_in_turn(
     Those of a case that is refused are left out.
     """
     runs: dict[tuple[str, Path], list[float]] = defaultdict(list)
-    for _ in range(rounds):
-        for checkout in checkouts:
-            for answer in asked("time", checkout, group):
-                if "refused" not in answer:
-                    runs[answer["name"], checkout].append(_seconds(answer))
+    with ExitStack() as held:
+        asks = {path: held.enter_context(asking("time", path)) for path in checkouts}
+        for case, _, checkout in product(group, range(rounds), checkouts):
+            answer = asks[checkout](case)
+            if answer is not None and "refused" not in answer:
+                runs[case.name, checkout].append(_seconds(answer))
     return {
         case: [statistics.median(runs[case.name, checkout]) for checkout in checkouts]
         for case in group

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -378,14 +378,15 @@ def _send(sender: Connection, case: Case, source: Source) -> None:
         sender.send({"refused": str(error)})
 
 
-def answers(doing: str, named: Sequence[str], texts: Path) -> Iterator[dict[str, Any]]:
-    """Yields the answer to each of several cases of one model."""
+def answers(doing: str, named: Iterable[str], texts: Path) -> Iterator[dict[str, Any]]:
+    """Yields the answer to each case that is named, all of one model, when it is."""
     known = {case.name: case for case in cases()}
-    chosen = [known[name] for name in named]
-    source = source_of(chosen[0])
-    if doing == "time":
-        warm_up(chosen[0], source)
-    for case in chosen:
+    source: Source | None = None
+    for case in (known[name.strip()] for name in named):
+        if source is None:
+            source = source_of(case)
+            if doing == "time":
+                warm_up(case, source)
         found = timed(case, source) if doing == "time" else recorded(case, source, texts)
         yield {"name": case.name, **found}
 
@@ -402,7 +403,7 @@ def serve(output: IO[str]) -> None:
 
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    for answer in answers(doing, sys.stdin.read().split(), Path(texts)):
+    for answer in answers(doing, sys.stdin, Path(texts)):
         print(json.dumps(answer), file=output, flush=True)
 
 

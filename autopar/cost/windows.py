@@ -15,7 +15,7 @@ from autopar.cost.evaluation import Evaluator
 from autopar.ir import emitted
 from autopar.ir.collectives import REDISTRIBUTE
 from autopar.ir.expr.at_rank import shape_at
-from autopar.ir.expr.expression import IntExpr, add, multiply
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.layout import Layout, local_dim_size, whole
 from autopar.ir.program import Arg, Op, OpDist, Ref, Value
 from autopar.ir.rules.distribution import (
@@ -139,8 +139,8 @@ class _Lowering:
             args = (("dim", dim), *way.args, ("axes", axes))
             return WindowStep(REDISTRIBUTE, args, shape)
         if not is_complete:
-            low = add(low, multiply(factor_start(self.rule, self.dist, factor), -1))
-        high = add(low, self.sizes[factor])
+            low = low - factor_start(self.rule, self.dist, factor)
+        high = low + self.sizes[factor]
         if way.is_within if is_complete else way.is_within_block:
             return WindowStep(*emitted.slice_(low, high, dim or None), shape)
         fill = self.rule.windows[factor].fill
@@ -155,6 +155,6 @@ class _Lowering:
         for dim in dims:
             size: IntExpr = 1
             for factor in dim:
-                size = multiply(size, self.sizes[factor])
+                size = size * self.sizes[factor]
             sizes.append(size)
         return tuple(sizes)

@@ -25,10 +25,8 @@ from autopar.ir.expr.expression import (
     IntExpr,
     ceildiv,
     common_factor,
-    floordiv,
     maximum,
     minimum,
-    multiply,
     prod,
     shape_str,
 )
@@ -93,7 +91,7 @@ def block_of(size: IntExpr, parts: int, index: IntExpr) -> IntExpr:
     block = block_size(size, parts)
     if divides(parts, size):
         return block
-    return maximum(0, minimum(block, size - multiply(index, block)))
+    return maximum(0, minimum(block, size - index * block))
 
 
 def local_extent(sub: SubDim, mesh: ProcessMesh) -> tuple[IntExpr, IntExpr]:
@@ -102,7 +100,7 @@ def local_extent(sub: SubDim, mesh: ProcessMesh) -> tuple[IntExpr, IntExpr]:
     if parts == 1:
         return 0, sub.size
     index = block_index(sub.axes, mesh)
-    start = multiply(index, block_size(sub.size, parts))
+    start = index * block_size(sub.size, parts)
     if not divides(parts, sub.size):
         start = minimum(start, sub.size)
     return start, block_of(sub.size, parts, index)
@@ -112,7 +110,7 @@ def local_dim_size(dim: DimLayout, mesh: ProcessMesh) -> IntExpr:
     """Returns the number of elements that a rank holds of a dimension."""
     size: IntExpr = 1
     for sub in dim:
-        size = multiply(size, local_extent(sub, mesh)[1])
+        size = size * local_extent(sub, mesh)[1]
     return size
 
 
@@ -161,7 +159,7 @@ def _settle(dim: Sequence[SubDim], mesh: ProcessMesh) -> list[SubDim]:
         parts = mesh.axes_size(sub.axes)
         if isinstance(sub.size, int) and sub.size % parts:
             common = math.gcd(sub.size, block_size(sub.size, parts))
-            minor = SubDim(multiply(rest.pop(0).size if rest and not rest[0].axes else 1, common))
+            minor = SubDim((rest.pop(0).size if rest and not rest[0].axes else 1) * common)
             least = SubDim(sub.size // common, sub.axes)
             sub = _join(least, minor, mesh) or least
             if sub is least and minor.size != 1:
@@ -171,12 +169,12 @@ def _settle(dim: Sequence[SubDim], mesh: ProcessMesh) -> list[SubDim]:
 
 
 def _join(major: SubDim, minor: SubDim, mesh: ProcessMesh) -> SubDim | None:
-    size = multiply(major.size, minor.size)
+    size = major.size * minor.size
     if not major.axes and not minor.axes:
         return SubDim(size)
     if not minor.axes:
         parts = mesh.axes_size(major.axes)
-        aligned = multiply(block_size(major.size, parts), minor.size) == block_size(size, parts)
+        aligned = block_size(major.size, parts) * minor.size == block_size(size, parts)
         return SubDim(size, major.axes) if aligned else None
     if major.size == mesh.axes_size(major.axes):
         parts = mesh.axes_size(minor.axes)
@@ -210,10 +208,10 @@ def factorize_dim(
                 return None
             head, tail = piece
             taken.append(head)
-            need = floordiv(need, head.size) if head.size != 0 else 1
+            need = need // head.size if head.size != 0 else 1
             if tail is not None:
                 if not tail.axes and rest and not rest[0].axes:
-                    tail = SubDim(multiply(tail.size, rest.pop(0).size))
+                    tail = SubDim(tail.size * rest.pop(0).size)
                 rest.insert(0, tail)
         result.append(tuple(taken) or (SubDim(1),))
     return None if rest or (single and not sizes) else tuple(result)
@@ -228,7 +226,7 @@ def _take(sub: SubDim, need: IntExpr, mesh: ProcessMesh) -> tuple[SubDim, SubDim
         return sub, None
     if shared == 1:
         return None
-    minor = floordiv(sub.size, shared)
+    minor = sub.size // shared
     if not sub.axes:
         return SubDim(shared), SubDim(minor)
     for count in range(len(sub.axes), -1, -1):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autopar.base.errors import VerificationError
-from autopar.ir.expr.expression import Coord, IntExpr, maximum, minimum, multiply
+from autopar.ir.expr.expression import Coord, IntExpr, maximum, minimum
 from autopar.ir.layout import Layout, local_extent
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import BoxDim, Port, Signature, Value
@@ -29,7 +29,7 @@ def box_of(layout: Layout) -> Box:
     if not box:
         return ((BoxDim(1, 0, held),),)
     first, *rest = box[0]
-    first = replace(first, length=multiply(first.length, held))
+    first = replace(first, length=first.length * held)
     return ((first, *rest), *box[1:])
 
 
@@ -38,8 +38,8 @@ def is_in(mesh: ProcessMesh) -> IntExpr:
     inside: IntExpr = 1
     for axis, index in mesh.fixed:
         if mesh.root.axis_size(axis) > 1:
-            near = minimum(Coord(axis) + (1 - index), multiply(Coord(axis), -1) + (index + 1))
-            inside = multiply(inside, maximum(0, near))
+            near = minimum(Coord(axis) + (1 - index), Coord(axis) * -1 + (index + 1))
+            inside = inside * maximum(0, near)
     return inside
 
 

@@ -24,7 +24,7 @@ from autopar.ir.collectives import (
     REDISTRIBUTE,
     REDUCE_SCATTER,
 )
-from autopar.ir.expr.expression import IntExpr, exact_quotient, minimum, multiply, planned, prod
+from autopar.ir.expr.expression import IntExpr, exact_quotient, minimum, planned, prod
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import (
     DimLayout,
@@ -161,7 +161,7 @@ def _exposed(
         if position % 2 or can_exceed(dim_size(mine), 1) or dim_axes(mine):
             before.append(_Part(number, outer, mine, mine))
             after.append(_Part(number, outer, then, then))
-        outer = multiply(outer, dim_size(mine))
+        outer = outer * dim_size(mine)
     return before, after
 
 
@@ -336,7 +336,7 @@ def _changed(before: Sequence[_Part], after: Sequence[_Part], place: Place | Non
 def _is_in(place: Place, part: _Part) -> bool:
     """Whether a place is within a part of the same dimension."""
     begin = exact_quotient(place.outer, part.outer)
-    ends = multiply(part.outer, dim_size(part.layout)), multiply(place.outer, place.size)
+    ends = part.outer * dim_size(part.layout), place.outer * place.size
     return begin is not None and exact_quotient(*ends) is not None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.completion.problem.graph import Graph, Node
-from autopar.ir.expr.expression import IntExpr, floordiv, multiply, planned
+from autopar.ir.expr.expression import IntExpr, planned
 from autopar.ir.ops.shape.pieces import JOINS
 from autopar.ir.rules.rule import Dims, Rule
 
@@ -108,11 +108,11 @@ def factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, IntExpr, IntE
     """
     inner: IntExpr = 1
     inside: tuple[str, IntExpr, IntExpr] | None = None
-    least, most = planned(mark.inner), planned(multiply(mark.inner, mark.size))
+    least, most = planned(mark.inner), planned(mark.inner * mark.size)
     for factor in reversed(dims[mark.dim]):
-        outer = multiply(inner, rule.sizes[factor])
+        outer = inner * rule.sizes[factor]
         if planned(inner) <= least and most <= planned(outer):
-            return factor, floordiv(mark.inner, inner), mark.size
+            return factor, mark.inner // inner, mark.size
         if least <= planned(inner) and planned(outer) <= most:
             inside = (factor, 1, rule.sizes[factor])
         inner = outer
@@ -126,8 +126,8 @@ def _stretch_of(
         inner: IntExpr = 1
         for name in reversed(factors):
             if name == factor:
-                return Stretch(number, multiply(inner, within), size)
-            inner = multiply(inner, rule.sizes[name])
+                return Stretch(number, inner * within, size)
+            inner = inner * rule.sizes[name]
     return None
 
 

@@ -14,7 +14,7 @@ from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Key
-from autopar.ir.expr.expression import IntExpr, floordiv, multiply
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.layout import Origin, SubDim, normalize_dim
 
 
@@ -53,7 +53,7 @@ def split_batch(graph: Graph, preset: AxisPreset) -> None:
 def split_stretch(graph: Graph, value: int, stretch: Stretch, axis: str) -> Form:
     """Returns the form of a value of which an axis splits a part of a dimension."""
     shape = graph.values[value].global_shape
-    outer = floordiv(shape[stretch.dim], multiply(stretch.size, stretch.inner))
+    outer = shape[stretch.dim] // (stretch.size * stretch.inner)
     subs = (SubDim(outer), SubDim(stretch.size, (axis,)), SubDim(stretch.inner))
     splits = graph.space.table.splits_of({stretch.dim: normalize_dim(subs, graph.space.mesh)})
     return graph.space.of_splits(splits, shape)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from autopar.completion.problem.graph import Graph, Node
-from autopar.ir.expr.expression import IntExpr, exact_quotient, multiply, planned
+from autopar.ir.expr.expression import IntExpr, exact_quotient, planned
 from autopar.ir.rules.rule import Dims
 
 Strides = frozenset[IntExpr]
@@ -67,8 +67,8 @@ class Cuts:
         strides = set(self._strides.get((value, dim), _NONE))
         inner: IntExpr = 1
         for factor in reversed(factors):
-            strides.update(multiply(inner, stride) for stride in within.get(factor, _NONE))
-            inner = multiply(inner, sizes[factor])
+            strides.update(inner * stride for stride in within.get(factor, _NONE))
+            inner = inner * sizes[factor]
             strides.add(inner)
         self._strides[value, dim] = frozenset(strides - {1, inner})
 
@@ -84,7 +84,7 @@ class Cuts:
                     continue
                 inner: IntExpr = 1
                 for factor in reversed(factors):
-                    outer = multiply(inner, sizes[factor])
+                    outer = inner * sizes[factor]
                     inside = frozenset(_between(strides, inner, outer))
                     if inside:
                         within[factor] = within.get(factor, _NONE) | inside

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from autopar.ir.expr.expression import IntExpr, exact_quotient, floordiv, multiply, planned
+from autopar.ir.expr.expression import IntExpr, exact_quotient, planned
 from autopar.ir.expr.facts import divides
 from autopar.ir.layout import DimLayout, SubDim, dim_axes, dim_size, factorize_dim, normalize_dim
 from autopar.ir.mesh import ProcessMesh
@@ -88,7 +88,7 @@ class SplitTable:
         if len(sub.axes) < 2 or not divides(self.mesh.axes_size(sub.axes), sub.size):
             return (sub,)
         sizes = [self.mesh.axis_size(axis) for axis in sub.axes]
-        rest = floordiv(sub.size, math.prod(sizes))
+        rest = sub.size // math.prod(sizes)
         digits = (SubDim(size, (axis,)) for size, axis in zip(sizes, sub.axes, strict=True))
         return (*digits, SubDim(rest))
 
@@ -198,7 +198,7 @@ def _common_sizes(*dims: DimLayout) -> list[IntExpr] | None:
     for dim in dims:
         stride: IntExpr = 1
         for sub in reversed(dim):
-            stride = multiply(stride, sub.size)
+            stride = stride * sub.size
             strides.add(stride)
     ordered = sorted(strides, key=planned)
     sizes: list[IntExpr] = []

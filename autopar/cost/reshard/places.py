@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from autopar.ir.expr.expression import IntExpr, exact_quotient, floordiv, multiply
+from autopar.ir.expr.expression import IntExpr, exact_quotient
 from autopar.ir.expr.facts import divides
 from autopar.ir.layout import (
     DimLayout,
@@ -36,8 +36,8 @@ def places_of(position: int, dim: DimLayout) -> Iterator[tuple[Place, SubDim]]:
     outer: IntExpr = 1
     size = dim_size(dim)
     for sub in dim:
-        done = multiply(outer, sub.size)
-        inner = floordiv(size, done) if size != 0 else 1
+        done = outer * sub.size
+        inner = size // done if size != 0 else 1
         yield Place(position, outer, sub.size, inner), sub
         outer = done
 
@@ -76,7 +76,7 @@ def cut(dim: DimLayout, places: Sequence[Place], mesh: ProcessMesh) -> tuple[Dim
         if between is None:
             return None
         sizes += [between, place.size]
-        done = multiply(place.outer, place.size)
+        done = place.outer * place.size
     parts = factorize_dim(dim, [*sizes, places[-1].inner], mesh)
     if parts is None:
         return None
@@ -98,6 +98,6 @@ def widen(place: Place, dims: Sequence[DimLayout], mesh: ProcessMesh) -> Place:
     if parts is None or parts[2][0].axes:
         return place
     minor = parts[2][0].size
-    wide = Place(place.dim, place.outer, multiply(place.size, minor), floordiv(place.inner, minor))
+    wide = Place(place.dim, place.outer, place.size * minor, place.inner // minor)
     joined = cut(dims[place.dim], [wide], mesh)
     return wide if joined is not None and len(joined[1]) == 1 else place

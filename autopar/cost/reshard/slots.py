@@ -15,7 +15,7 @@ from itertools import combinations, pairwise
 
 from autopar.cost.collectives import Border
 from autopar.cost.reshard.places import Place, cut, nests, places_of
-from autopar.ir.expr.expression import IntExpr, floordiv, multiply, planned, prod
+from autopar.ir.expr.expression import IntExpr, planned, prod
 from autopar.ir.expr.facts import divides
 from autopar.ir.layout import (
     DimLayout,
@@ -364,10 +364,10 @@ class SlotTable:
         for place, sub in places_of(position, dim):
             taken = self.count(sub.axes)
             if place.size != 0 and divides(taken * count, place.size):
-                minor = floordiv(place.size, taken * count)
+                minor = place.size // (taken * count)
                 for room in self._rooms(minor, axes):
-                    inner = multiply(floordiv(minor, room), place.inner)
-                    outer = multiply(multiply(place.outer, taken), room)
+                    inner = minor // room * place.inner
+                    outer = place.outer * taken * room
                     yield Slot(axes, Place(position, outer, count, inner))
             elif nests(place.size, taken, count):
                 yield Slot(axes, place, sub.axes, sub.axes + axes)
@@ -387,12 +387,10 @@ class SlotTable:
         for first in range(len(axes)):
             for last in range(first + 1, len(axes) + 1):
                 count = self.count(axes[first:last])
-                digits = Place(
-                    place.dim, outer, count, multiply(floordiv(rest, count), place.inner)
-                )
+                digits = Place(place.dim, outer, count, rest // count * place.inner)
                 yield Slot(axes[first:last], digits)
             step = self.count(axes[first : first + 1])
-            outer, rest = multiply(outer, step), floordiv(rest, step)
+            outer, rest = outer * step, rest // step
 
     def _region(self, place: Place, axes: tuple[str, ...]) -> Iterator[Slot]:
         for first in range(len(axes)):

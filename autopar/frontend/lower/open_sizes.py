@@ -24,7 +24,6 @@ from autopar.ir.expr.expression import (
     Size,
     add,
     floordiv,
-    multiply,
     prod,
 )
 from autopar.ir.expr.facts import is_at_least, larger, smaller
@@ -180,16 +179,16 @@ def _conjuncts(relation: sympy.Basic) -> Iterable[sympy.Basic]:
 
 _LESS: Mapping[type, Callable[[IntExpr, IntExpr], tuple[IntExpr, IntExpr]]] = {
     sympy.LessThan: lambda left, right: (left, right),
-    sympy.StrictLessThan: lambda left, right: (add(left, 1), right),
+    sympy.StrictLessThan: lambda left, right: (left + 1, right),
     sympy.GreaterThan: lambda left, right: (right, left),
-    sympy.StrictGreaterThan: lambda left, right: (add(right, 1), left),
+    sympy.StrictGreaterThan: lambda left, right: (right + 1, left),
 }
 """What must not be larger than what, of each relation."""
 
 
 def _remainder(args: list[IntExpr]) -> IntExpr:
     dividend, divisor = args
-    return add(dividend, multiply(multiply(floordiv(dividend, divisor), divisor), -1))
+    return dividend - dividend // divisor * divisor
 
 
 def _power(args: list[IntExpr]) -> IntExpr:

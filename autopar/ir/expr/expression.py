@@ -57,6 +57,9 @@ class Expr:
     def __floordiv__(self, other: IntExpr) -> IntExpr:
         return floordiv(self, other)
 
+    def __rfloordiv__(self, other: IntExpr) -> IntExpr:
+        return floordiv(other, self)
+
 
 IntExpr = int | Expr
 
@@ -170,10 +173,7 @@ def multiply(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
 
 def prod(sizes: Iterable[IntExpr]) -> IntExpr:
     """Returns the product; 1 of none."""
-    found: IntExpr = 1
-    for size in sizes:
-        found = multiply(found, size)
-    return found
+    return cast(IntExpr, math.prod(cast(Iterable[int], sizes)))
 
 
 def floordiv(lhs: IntExpr, rhs: IntExpr) -> IntExpr:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.ir.dtypes import HALVES
-from autopar.ir.expr.expression import IntExpr, multiply
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Arg, DType, Op, Ref, Value
 from autopar.ir.rules.rule import Body, Rule
 
@@ -115,7 +115,7 @@ class BodyWriter:
         stride: IntExpr = 1
         found = ""
         for at in sorted(dims, reverse=True):
-            args: dict[str, Arg] = {"start": 0, "end": multiply(shape[at], stride), "step": stride}
+            args: dict[str, Arg] = {"start": 0, "end": shape[at] * stride, "step": stride}
             indices = self.emit("aten.arange.start_step", args, (shape[at],), "i64")
             aligned = self.reshape(
                 indices, [shape[at] if n == at else 1 for n in range(len(shape))]
@@ -123,7 +123,7 @@ class BodyWriter:
             sizes[at] = shape[at]
             both: dict[str, Arg] = {"self": Ref(aligned), "other": Ref(found)}
             found = self.emit("aten.add.Tensor", both, sizes, "i64") if found else aligned
-            stride = multiply(stride, shape[at])
+            stride = stride * shape[at]
         return found
 
     def cast(self, x: str, dtype: str, result: str | None = None) -> str:

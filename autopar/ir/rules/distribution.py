@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from autopar.ir.expr.expression import IntExpr, add, maximum, minimum, multiply, planned
+from autopar.ir.expr.expression import IntExpr, maximum, minimum, planned
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import (
     DimLayout,
@@ -118,21 +118,21 @@ def window_extent(rule: Rule, dist: OpDist, factor: str) -> tuple[IntExpr, IntEx
     (sub,) = factor_layout(rule, dist, window.of)
     first, count = local_extent(sub, dist.mesh)
     edge = first if window.stride > 0 else first + count - 1
-    low = add(multiply(edge, window.stride), window.start)
+    low = edge * window.stride + window.start
     span: IntExpr
     if isinstance(count, int):
         span = window.span(count)
     else:
         stride = abs(window.stride)
         # A rank without an index reads nothing.
-        more = multiply(minimum(count, 1), window.length - stride)
-        span = add(multiply(count, stride), more)
+        more = minimum(count, 1) * (window.length - stride)
+        span = count * stride + more
     if window.fill != "none":
         return low, span
     size = rule.sizes[factor]
-    ends = (maximum(0, minimum(end, size)) for end in (low, add(low, span)))
+    ends = (maximum(0, minimum(end, size)) for end in (low, low + span))
     low, high = ends
-    return low, add(high, multiply(low, -1))
+    return low, high - low
 
 
 def produced(rule: Rule, dist: OpDist, result: int) -> Layout:
@@ -222,7 +222,7 @@ def _local_arg(rule: Rule, dist: OpDist, arg: int | tuple[str, ...] | LocalArg) 
         chosen = arg.then if split_axes(dist, arg.factor) else arg.otherwise
         return _local_arg(rule, dist, chosen)
     if isinstance(arg, Size):
-        return multiply(_product(rule, dist, arg.factors), arg.scale)
+        return _product(rule, dist, arg.factors) * arg.scale
     if isinstance(arg, Grid):
         return _grid(rule, dist, arg.dims)
     (sub,) = factor_layout(rule, dist, arg.factor)
@@ -233,7 +233,7 @@ def _local_arg(rule: Rule, dist: OpDist, arg: int | tuple[str, ...] | LocalArg) 
     index = index * arg.scale + arg.base
     if arg.least is not None:
         index = maximum(index, arg.least)
-    return multiply(index, _product(rule, dist, arg.unit)) if arg.unit else index
+    return index * _product(rule, dist, arg.unit) if arg.unit else index
 
 
 def _grid(rule: Rule, dist: OpDist, dims: Dims) -> Arg:
@@ -243,14 +243,14 @@ def _grid(rule: Rule, dist: OpDist, dims: Dims) -> Arg:
         for sub in reversed(factor_layout(rule, dist, factor)):
             start, length = local_extent(sub, dist.mesh)
             entries.append((start, length, stride))
-            stride = multiply(stride, sub.size)
+            stride = stride * sub.size
     return tuple(reversed(entries))
 
 
 def _product(rule: Rule, dist: OpDist, factors: tuple[str, ...]) -> IntExpr:
     size: IntExpr = 1
     for factor in factors:
-        size = multiply(size, local_dim_size(factor_layout(rule, dist, factor), dist.mesh))
+        size = size * local_dim_size(factor_layout(rule, dist, factor), dist.mesh)
     return size
 
 

@@ -20,7 +20,7 @@ from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Splits
 from autopar.completion.search.effort import CUBE_WORK, WAY_WORK
 from autopar.completion.search.watch import Watch
-from autopar.ir.expr.expression import Expr, IntExpr, exact_quotient, floordiv, planned
+from autopar.ir.expr.expression import Expr, IntExpr, exact_quotient, planned
 from autopar.ir.expr.facts import divides
 from autopar.ir.layout import DimLayout, SubDim, dim_axes, normalize_dim
 from autopar.ir.program import Pending
@@ -338,7 +338,7 @@ class _Placing:
         there = dim_axes(splits.items.get(factor, ()))
         source = self._splits(stretch, (axis,))
         parts = self.table.mesh.axes_size((*there, axis))
-        if there and not divides(parts, floordiv(outer, inner)):
+        if there and not divides(parts, outer // inner):
             together = self._splits(stretch, there).items.get(factor)
             if splits.items[factor] == together:
                 source = self._splits(stretch, (*there, axis))
@@ -381,7 +381,7 @@ def _layout(call: Call, stretch: Stretch, axes: tuple[str, ...]) -> DimLayout:
     """Returns the layout of a factor that axes split between two strides."""
     factor, inner, outer = stretch
     size = call.rule.sizes[factor]
-    subs = (SubDim(floordiv(size, outer)), SubDim(floordiv(outer, inner), axes), SubDim(inner))
+    subs = (SubDim(size // outer), SubDim(outer // inner, axes), SubDim(inner))
     return normalize_dim(subs, call.space.mesh)
 
 

@@ -19,7 +19,6 @@ from autopar.ir.expr.expression import (
     Expr,
     IntExpr,
     add,
-    floordiv,
     maximum,
     minimum,
     multiply,
@@ -64,18 +63,18 @@ def _given(array: Expressions | None) -> Expressions:
 
 
 def _minus(left: IntExpr, right: IntExpr) -> IntExpr:
-    return add(left, multiply(right, -1))
+    return left - right
 
 
 def _quotient(left: IntExpr, right: IntExpr) -> IntExpr:
     """ONNX rounds towards 0; that is the same where nothing is negative."""
     if not is_at_least(left, 0) or not is_at_least(right, 1):
         raise Refused(f"the quotient of {left} and {right} isn't known for every size")
-    return floordiv(left, right)
+    return left // right
 
 
 def _remainder(left: IntExpr, right: IntExpr) -> IntExpr:
-    return _minus(left, multiply(_quotient(left, right), right))
+    return _minus(left, _quotient(left, right) * right)
 
 
 def _integers(node: Node, name: str, given: Expressions | None) -> list[int] | None:
@@ -172,7 +171,7 @@ def _compared(
 
 
 def _is_less(left: IntExpr, right: IntExpr) -> bool | None:
-    if is_at_least(right, add(left, 1)):
+    if is_at_least(right, left + 1):
         return True
     return False if is_at_least(left, right) else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from autopar.ir.expr.expression import IntExpr, multiply
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.ops.shape.view import RESHAPES, VIEWS
 from autopar.ir.program import Op, Ref, Value
 
@@ -35,7 +35,7 @@ class Lookup:
     @property
     def least(self) -> IntExpr:
         """The least number of an entry."""
-        return multiply(self.size, -1) if self.wraps else 0
+        return self.size * -1 if self.wraps else 0
 
 
 Lookups = Callable[[Op, Mapping[str, Value]], Iterator[Lookup]]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autopar.ir.expr.expression import IntExpr, floordiv, prod
+from autopar.ir.expr.expression import IntExpr, prod
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype
 from autopar.ir.ops.normalize.normalization import (
     mask_of,
@@ -54,7 +54,7 @@ class _Image:
     @property
     def grouped(self) -> tuple[IntExpr, IntExpr, IntExpr, IntExpr]:
         """The shape with channels taken apart and positions together."""
-        channels, positions = floordiv(self.shape[1], self.groups), prod(self.shape[2:])
+        channels, positions = self.shape[1] // self.groups, prod(self.shape[2:])
         return self.batch, self.groups, channels, positions
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.ir.expr.expression import IntExpr, exact_quotient, multiply, planned, shape_str
+from autopar.ir.expr.expression import IntExpr, exact_quotient, planned, shape_str
 from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, body
 from autopar.ir.ops.table import RuleFunction, Table, dense_rows, operand_dims, pending
 from autopar.ir.program import Arg, DType, Ref
@@ -264,7 +264,7 @@ def shared_heads(w: BodyWriter, x: str, sizes: Mapping[str, IntExpr]) -> str:
     wide = (*lead, count, sizes["r"], rows, columns)
     args: dict[str, Arg] = {"self": Ref(single), "size": wide}
     repeated = w.emit("aten.expand.default", args, wide, value.dtype)
-    return w.reshape(repeated, (*lead, multiply(count, sizes["r"]), rows, columns))
+    return w.reshape(repeated, (*lead, count * sizes["r"], rows, columns))
 
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"

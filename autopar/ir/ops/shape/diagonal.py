@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.ir.expr.expression import IntExpr, add
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.expr.facts import larger, smaller
 from autopar.ir.ops.body import BodyWriter, with_bodies
 from autopar.ir.ops.shape.sizes import integer
@@ -53,8 +53,8 @@ class Diagonal:
     @property
     def length(self) -> IntExpr:
         """The number of its elements in each matrix."""
-        rows = add(self.shape[self.first], min(self.offset, 0))
-        columns = add(self.shape[self.second], -max(self.offset, 0))
+        rows = self.shape[self.first] + min(self.offset, 0)
+        columns = self.shape[self.second] - max(self.offset, 0)
         return larger(0, smaller(rows, columns))
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autopar.ir.expr.expression import IntExpr, add, floordiv, multiply
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.expr.facts import larger, smaller
 from autopar.ir.ops.shape.layout import closed_windows
 from autopar.ir.ops.shape.sizes import (
@@ -165,15 +165,15 @@ def _slice(call: OpCall, shape: tuple[IntExpr, ...], part: tuple[IntExpr, ...]) 
     start = smaller(size, start)
     block = common_block((start, count, size)) if step == 1 else 1
     names = ("e",) if block != 1 else ()
-    sizes = {"r": floordiv(count, block), "s": floordiv(size, block), **dict.fromkeys(names, block)}
+    sizes = {"r": count // block, "s": size // block, **dict.fromkeys(names, block)}
     # An open slice may be empty.
-    stop = larger(start, add(start, add(multiply(add(count, -1), step), 1)))
+    stop = larger(start, start + ((count - 1) * step + 1))
     return _Slice(
         _with(dims, at, "r", *names),
         _with(dims, at, "s", *names),
         sizes,
-        floordiv(start, block),
-        floordiv(stop, block),
+        start // block,
+        stop // block,
         step,
     )
 

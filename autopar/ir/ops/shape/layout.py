@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autopar.ir.expr.expression import IntExpr, floordiv
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.expr.facts import divides
 from autopar.ir.ops.shape.sizes import common_block, integers
 from autopar.ir.ops.table import (
@@ -140,7 +140,7 @@ def blocks(
 
     def tensor(name: str, size: IntExpr) -> Dims:
         whole.append(name)
-        sizes[name] = floordiv(size, block)
+        sizes[name] = size // block
         return (*dims[:at], (name, *names), *dims[at + 1 :])
 
     # A vector [0] in a cat has no such dimension; torch skips it.
@@ -198,7 +198,7 @@ def split(call: OpCall) -> Rule | None:
     if "split_sizes" in call.args:
         local["split_sizes"] = Sizes(tuple((f"r{n}", "e") for n in range(len(pieces))))
     elif "split_size" in call.args:
-        local["split_size"] = Size(("e",), floordiv(pieces[0], block))
+        local["split_size"] = Size(("e",), pieces[0] // block)
     elif len(set(pieces)) > 1:
         block = 1  # aten.chunk of unequal pieces
     return blocks(call, at, dims, block, local)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from autopar.ir.expr.expression import Expr, IntExpr, add, common_factor, shape_str
+from autopar.ir.expr.expression import Expr, IntExpr, common_factor, shape_str
 from autopar.ir.expr.facts import is_at_least, larger
 from autopar.ir.rules.local_arg import Size
 from autopar.ir.rules.rule import OpCall, RuleError
@@ -45,7 +45,7 @@ def start_of(call: OpCall, size: IntExpr) -> IntExpr | None:
     """
     start = integer(call, "start")
     if isinstance(start, int) and start < 0:
-        return larger(0, add(size, start))
+        return larger(0, size + start)
     return start if is_at_least(start, 0) else None
 
 
@@ -53,7 +53,7 @@ def index_of(call: OpCall, size: IntExpr) -> IntExpr | None:
     """Returns the argument `index`, counted from the front of so many entries; see `start_of`."""
     index = integer(call, "index")
     if isinstance(index, int):
-        return add(size, index) if index < 0 else index
+        return size + index if index < 0 else index
     return index if is_at_least(index, 0) else None
 
 

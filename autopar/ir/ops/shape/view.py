@@ -14,8 +14,6 @@ from autopar.ir.expr.expression import (
     IntExpr,
     common_factor,
     exact_quotient,
-    floordiv,
-    multiply,
     prod,
 )
 from autopar.ir.ops.shape.strided import VIEWS as STRIDED
@@ -100,7 +98,7 @@ def _groups(source: Pieces, target: Pieces) -> list[tuple[Pieces, Pieces]]:
                 return [*groups, ([*taken[0], *left], [*taken[1], *right])]
             piece = (left, right)[side].pop(0)
             taken[side].append(piece)
-            sizes[side] = multiply(sizes[side], piece[1])
+            sizes[side] = sizes[side] * piece[1]
         groups.append(taken)
     return groups
 
@@ -142,7 +140,7 @@ def _common(
         for pieces in (left, right):
             at, size = pieces.pop(end)
             if size != common:
-                pieces.insert(len(pieces) if end else 0, (at, floordiv(size, common)))
+                pieces.insert(len(pieces) if end else 0, (at, size // common))
     return names
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autopar.ir.expr.expression import IntExpr, add, floordiv, multiply, prod
+from autopar.ir.expr.expression import IntExpr, prod
 from autopar.ir.expr.facts import divides
 from autopar.ir.ops.reduce.reduction import along, first_dim
 from autopar.ir.ops.shape.layout import blocks, closed_windows, moved
@@ -53,20 +53,20 @@ def slice_(call: OpCall) -> Rule | None:
     if start is None:
         return blocks(call, at, factors("i", len(shape)), 1, {})
     block = common_block((start, result, size)) if step == 1 else 1
-    stop = add(start, add(multiply(add(result, -1), step), 1))
+    stop = start + ((result - 1) * step + 1)
     part = _blocks("r0 e", block, step * block)
     local: dict[str, LocalArg] = {
         "start": IfSplit("r0", 0, _blocks("e", block, start)),
         "end": IfSplit("r0", part, _blocks("e", block, stop)),
     }
-    windows = _read("s0", "r0", step, floordiv(start, block))
+    windows = _read("s0", "r0", step, start // block)
     return blocks(call, at, factors("i", len(shape)), block, local, windows)
 
 
 def _blocks(names: str, block: IntExpr, size: IntExpr) -> LocalArg | int:
     """Returns the rule for a number of elements along a dimension that consists of blocks."""
     found = tuple(name for name in names.split() if name != "e" or block != 1)
-    return Size(found, floordiv(size, block)) if found else open_size(size)
+    return Size(found, size // block) if found else open_size(size)
 
 
 def _read(name: str, of: str, stride: int, start: IntExpr, fill: Fill = 0) -> dict[str, Window]:
@@ -87,7 +87,7 @@ def narrow_copy(call: OpCall) -> Rule | None:
         "start": IfSplit("r0", 0, _blocks("e", block, start)),
         "length": IfSplit("r0", _blocks("r0 e", block, block), _blocks("e", block, length)),
     }
-    windows = _read("s0", "r0", 1, floordiv(start, block))
+    windows = _read("s0", "r0", 1, start // block)
     return blocks(call, at, factors("i", len(shape)), block, local, windows)
 
 
@@ -101,8 +101,8 @@ def cat(call: OpCall) -> Rule | None:
     start: IntExpr = 0
     for position, size in enumerate(sizes):
         if size != 0:
-            windows |= _read(f"s{position}", "r0", 1, multiply(start, -1), "none")
-        start = add(start, floordiv(size, block))
+            windows |= _read(f"s{position}", "r0", 1, start * -1, "none")
+        start = start + size // block
     return blocks(call, at, factors("i", len(result)), block, {}, windows)
 
 
@@ -255,7 +255,7 @@ def im2col(call: OpCall) -> Rule | None:
         reach = (kernel[at] - 1) * dilation[at] + 1
         windows[f"x{at}"] = Window(f"y{at}", stride[at], -padding[at], reach)
         sizes[f"x{at}"] = size
-        sizes[f"y{at}"] = add(floordiv(add(size, 2 * padding[at] - reach), stride[at]), 1)
+        sizes[f"y{at}"] = (size + (2 * padding[at] - reach)) // stride[at] + 1
     found = closed_windows(windows, sizes)
     fixed = [name for read in windows if read not in found for name in (read, windows[read].of)]
     padded = tuple(IfSplit(f"y{at}", 0, each) for at, each in enumerate(padding))
