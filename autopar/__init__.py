@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from autopar.onnx_models import compile_onnx
     from autopar.parallel import ParallelModule, parallelize
     from autopar.runtime import load
+    from autopar.serving import InferenceSession
 
 _HOMES = {
     "AutoparError": "autopar.base.errors",
     "Cluster": "autopar.cost",
+    "InferenceSession": "autopar.serving",
     "Profile": "autopar.analysis.profiling",
     "profile": "autopar.analysis.profiling",
     "CompiledModel": "autopar.compiled",
@@ -54,6 +56,7 @@ __all__ = [
     "AutoparError",
     "Cluster",
     "CompiledModel",
+    "InferenceSession",
     "ParallelModule",
     "ProcessMesh",
     "Profile",

@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "onnx_models": MODELS,
     "modules": MODELS,
     "parallel": COMPILER - {"version"} | {"pipeline", "runtime"},
+    "serving": {"base", "compiled", "onnx_models", "runtime"},
     "elastic": {"base", "compiled", "ir", "runtime", "version"},
     "cli": COMPILER - {"annotate"} | {"analysis", "calibration", "compiled", "pipeline", "runtime"},
     "__main__": {"cli"},

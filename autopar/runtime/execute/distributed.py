@@ -51,6 +51,7 @@ from autopar.runtime.job.patience import Patience
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.job.world import World, interface_of
 from autopar.runtime.ports.batches import label_call, looks_like_a_part
+from autopar.runtime.ports.boxes import narrowed, place
 from autopar.runtime.ports.dense import odd_kind
 from autopar.runtime.ports.index_bounds import IndexBounds
 from autopar.runtime.ports.keeping import Keeping
@@ -67,6 +68,7 @@ from autopar.runtime.ports.ports import (
     plain_outputs,
     rank_arguments,
     read_weights,
+    region_of,
     user_inputs,
 )
 from autopar.runtime.state.session_state import SessionState
@@ -206,6 +208,26 @@ class Session(Closing):
                 }
             here.write_back(results, tensors)
         return found
+
+    def run_into(self, inputs: Arrays, outputs: Mapping[str, Tensor]) -> None:
+        """Runs the program once; of its outputs, this rank writes those pieces that are its own.
+
+        Args:
+            inputs: Global inputs by label, the same on all ranks.
+            outputs: Memory for global outputs by label, which all ranks see. Others aren't wanted.
+
+        Raises:
+            InvalidInputError: As by `run`.
+            RuntimeFailure: If this or another rank fails.
+        """
+        here, tensors = self._agreed(lambda: inputs, "run")
+        with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
+            results = self._results(here, tensors)
+            ports = here.program.signature.outputs
+            for at in plain_outputs(here.program):
+                if (whole := outputs.get(label_of(ports[at]))) is not None:
+                    for box in here.gathering.own("outputs", at):
+                        place(narrowed(whole, region_of(ports[at])), results[at].cpu(), box)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor] | None:
         """Runs the program like the model that it was compiled from.

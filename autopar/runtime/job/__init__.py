@@ -1,6 +1,7 @@
 """The processes of a job.
 
-launcher    starts ranks on this host
+launcher    starts ranks on this host, for one run
+torchrun    how it is started, and what it says
 processes   who a process is, and the store
 device      where it computes
 world       the process group of all ranks

@@ -73,10 +73,16 @@ class Gathering:
         """
         holders = self._holders(side, at)
         if self.rank:
-            _send(mine, [box for box, (owner, *_) in holders.items() if owner == self.rank])
+            for _ in self.own(side, at):
+                send_to_first(mine)
             return None
         pieces = ((box, _receive(box, mine, owner).cpu()) for box, (owner, *_) in holders.items())
         return assemble(self._empty(side, at), pieces)
+
+    def own(self, side: Side, at: int) -> list[Box]:
+        """Returns where this rank's piece of a value lies; no box if another one hands it over."""
+        holders = self._holders(side, at)
+        return [box for box, (owner, *_) in holders.items() if owner == self.rank]
 
     def to_all(self, side: Side, at: int, mine: Tensor) -> Tensor:
         """Returns a global value, in main memory, on every rank.
@@ -115,11 +121,6 @@ def piece_holders(deployment: Deployment, side: Side, at: int) -> dict[Box, list
         if not is_empty(box):
             holders.setdefault(box, []).append(rank)
     return holders
-
-
-def _send(piece: Tensor, boxes: Sequence[Box]) -> None:
-    for _ in boxes:
-        send_to_first(piece)
 
 
 def _receive(box: Box, mine: Tensor, owner: int) -> Tensor:

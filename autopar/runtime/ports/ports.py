@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -316,10 +317,15 @@ def _tensor(array: Any, port: Port) -> Tensor:
     dtype = TORCH_DTYPES[port.dtype]
     if isinstance(array, float) and dtype.is_floating_point:
         return torch.tensor(array, dtype=dtype)
-    flags = getattr(array, "flags", None)
-    # torch warns of memory that it may not write to.
-    found = torch.as_tensor(array if flags is None or flags.writeable else array.copy())
+    found = torch.as_tensor(array.copy() if _is_odd(array) else array)
     return found.to(dtype) if is_rate(port) and found.is_floating_point() else found
+
+
+def _is_odd(array: Any) -> bool:
+    """Returns whether torch can't go through an array, or warns as it may not write to it."""
+    if not isinstance(array, np.ndarray):
+        return False
+    return not array.flags.writeable or min(array.strides, default=0) < 0
 
 
 def _mismatch(label: str, port: Port, tensor: Tensor) -> Iterable[str]:

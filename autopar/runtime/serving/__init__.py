@@ -1,0 +1,10 @@
+"""Sessions for ordinary scripts: who starts ranks, keeps them, and calls them from outside.
+
+session     what users call
+batching    requests in order, several of them put together
+crew        the ranks, as processes of the session's own
+rank        what each of these processes runs
+arena       the memory that both share
+line        what they tell one another
+arguments   inputs and outputs as ONNX Runtime describes them
+"""

@@ -1,0 +1,160 @@
+"""Requests of several threads: carried out in order, by one thread, several of them at once.
+
+Requests that differ in nothing but the size of their batch can be put together: they are one
+request of all their rows, whose outputs are cut apart again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from autopar.base.errors import InvalidInputError, RuntimeFailure
+from autopar.ir.expr.at_sizes import Sizes
+
+Outputs = dict[str, Tensor]
+
+
+@dataclass(eq=False)
+class Request:
+    """Inputs of a call, and what is to become of them.
+
+    Attributes:
+        inputs: Global tensors by label.
+        sizes: Those that are open.
+        answer: Gets the outputs by label.
+    """
+
+    inputs: Mapping[str, Tensor]
+    sizes: Sizes
+    answer: Future[Outputs] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class Together:
+    """Which requests are put together.
+
+    Attributes:
+        size: The open size that adds up.
+        most: Up to how many rows.
+        seconds: How long the first request waits for others.
+    """
+
+    size: str
+    most: int
+    seconds: float
+
+
+class Queue:
+    """Carries out requests on a thread of its own, in the order in which they come.
+
+    Args:
+        run: Returns the outputs of requests that are put together.
+        together: Which are; by default none.
+    """
+
+    def __init__(
+        self, run: Callable[[Sequence[Request]], Outputs], together: Together | None = None
+    ) -> None:
+        self._run = run
+        self._together = together
+        self._waiting: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._ended: RuntimeFailure | None = None
+        self._thread = threading.Thread(target=self._work, name="autopar requests", daemon=True)
+        self._thread.start()
+
+    def put(self, request: Request) -> None:
+        """Adds a request.
+
+        Raises:
+            RuntimeFailure: If none is carried out any more.
+        """
+        with self._changed:
+            if self._ended is not None:
+                raise RuntimeFailure(str(self._ended))
+            self._waiting.append(request)
+            self._changed.notify_all()
+
+    def end(self, failure: RuntimeFailure) -> None:
+        """Refuses what waits and what comes, for a reason; the first one counts."""
+        with self._changed:
+            self._ended = self._ended or failure
+            waiting = [*self._waiting]
+            self._waiting.clear()
+            self._changed.notify_all()
+        for request in waiting:
+            request.answer.set_exception(RuntimeFailure(str(self._ended)))
+
+    def join(self) -> None:
+        """Waits until what is being carried out is done, if this is another thread."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while batch := self._next():
+            self._carry_out(batch)
+
+    def _carry_out(self, batch: Sequence[Request]) -> None:
+        try:
+            outputs = self._run(batch)
+        except InvalidInputError as error:
+            if len(batch) > 1:
+                # One of them is to blame, and only that is refused.
+                for request in batch:
+                    self._carry_out([request])
+            else:
+                batch[0].answer.set_exception(error)
+        except BaseException as error:
+            failure = error if isinstance(error, RuntimeFailure) else RuntimeFailure(repr(error))
+            self.end(failure)
+            for request in batch:
+                request.answer.set_exception(RuntimeFailure(str(failure)))
+        else:
+            self._hand_out(batch, outputs)
+
+    def _hand_out(self, batch: Sequence[Request], outputs: Outputs) -> None:
+        if self._together is None:
+            batch[0].answer.set_result(outputs)
+            return
+        rows = [request.sizes[self._together.size] for request in batch]
+        parts = {label: torch.split(whole, rows) for label, whole in outputs.items()}
+        for at, request in enumerate(batch):
+            request.answer.set_result({label: part[at] for label, part in parts.items()})
+
+    def _next(self) -> list[Request]:
+        """Waits for requests; returns those to carry out together, or none at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ended)
+            if self._ended is not None:
+                return []
+            first = self._waiting.popleft()
+            return [first] if self._together is None else self._joined(first, self._together)
+
+    def _joined(self, first: Request, together: Together) -> list[Request]:
+        """Returns a request and others like it, in order, that come soon enough."""
+        found, deadline = [first], time.monotonic() + together.seconds
+        while True:
+            left = together.most - sum(request.sizes[together.size] for request in found)
+            for request in [*self._waiting]:
+                if request.sizes[together.size] <= left and _are_alike(first, request, together):
+                    self._waiting.remove(request)
+                    found.append(request)
+                    left -= request.sizes[together.size]
+            seconds = deadline - time.monotonic()
+            if left <= 0 or seconds <= 0 or self._ended is not None:
+                return found
+            self._changed.wait(seconds)
+
+
+def _are_alike(one: Request, other: Request, together: Together) -> bool:
+    return all(
+        size == other.sizes[name] for name, size in one.sizes.items() if name != together.size
+    )

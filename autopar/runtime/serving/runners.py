@@ -1,0 +1,144 @@
+"""Who carries out the requests of a session: its ranks in processes, or all within this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from autopar.ir.builds.files import Build
+from autopar.ir.expr.at_sizes import Sizes
+from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute.sized import KEPT_SIZES
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.kernels.table import IR_DTYPES
+from autopar.runtime.ports.open_inputs import deployment_at, planned_sizes
+from autopar.runtime.serving.arena import Arena, end_of, laid_out
+from autopar.runtime.serving.crew import Crew
+from autopar.runtime.weights.weights import WeightFile
+
+Parts = Sequence[Mapping[str, Tensor]]
+"""Global inputs by label, in parts that follow one another along the first dimension."""
+
+Types = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Dtypes and global shapes by label."""
+
+
+class Runner(Protocol):
+    """Carries out requests, one at a time."""
+
+    def run(self, parts: Parts, sizes: Sizes, outputs: Types) -> dict[str, Tensor]:
+        """Returns global outputs by label.
+
+        Args:
+            parts: The inputs.
+            sizes: Those that are open, of all parts together.
+            outputs: What the outputs are.
+
+        Raises:
+            InvalidInputError: If they are refused. The runner can go on.
+            RuntimeFailure: If a rank fails. It can't go on.
+        """
+
+    def close(self) -> None:
+        """Ends the ranks."""
+
+
+class InProcesses:
+    """Runs requests in processes of the session's own, by way of memory that they share.
+
+    Args:
+        crew: The processes.
+        seconds: For how long a request may take.
+    """
+
+    def __init__(self, crew: Crew, seconds: float) -> None:
+        self._crew = crew
+        self._seconds = seconds
+        self._arena: Arena | None = None
+
+    def run(self, parts: Parts, sizes: Sizes, outputs: Types) -> dict[str, Tensor]:
+        """See `Runner`."""
+        del sizes
+        given = laid_out({label: _type_of(label, parts) for label in parts[0]})
+        taken = laid_out(outputs, end_of(given.values()))
+        arena, is_new = self._arena_of(end_of([*given.values(), *taken.values()]))
+        for label, slot in given.items():
+            torch.cat([part[label] for part in parts], out=arena.tensor(slot))
+        request = {"inputs": given, "outputs": taken}
+        self._crew.ask(request, arena.file if is_new else None, self._seconds)
+        return {label: arena.tensor(slot).clone() for label, slot in taken.items()}
+
+    def close(self) -> None:
+        """See `Runner`."""
+        self._crew.close()
+        if self._arena is not None:
+            self._arena.close()
+
+    def _arena_of(self, size: int) -> tuple[Arena, bool]:
+        """Returns memory of a size, and whether the ranks don't know it yet."""
+        if self._arena is not None and size <= self._arena.size:
+            return self._arena, False
+        if self._arena is not None:
+            self._arena.close()
+        self._arena = Arena.make(size)
+        return self._arena, True
+
+
+class Here:
+    """Runs requests within this process.
+
+    Args:
+        run: Returns outputs of inputs, at sizes that are open.
+        close: Ends the ranks.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Mapping[str, Tensor], Sizes], dict[str, Tensor]],
+        close: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self.close = close
+
+    def run(self, parts: Parts, sizes: Sizes, outputs: Types) -> dict[str, Tensor]:
+        """See `Runner`."""
+        found = self._run({label: _whole(label, parts) for label in parts[0]}, sizes)
+        return {label: found[label] for label in outputs}
+
+
+def of_session(session: Session) -> Here:
+    """Returns what runs a build of one rank."""
+    return Here(lambda inputs, _: session.run(inputs), session.close)
+
+
+def of_virtual_mesh(build: Build) -> Here:
+    """Returns what runs all ranks of a build in turns."""
+    with WeightFile(build=build) as weights:
+        planned = deployment_at(build.deployment, planned_sizes(build.serial))
+        mesh = VirtualMesh(planned, weights)
+
+    @lru_cache(KEPT_SIZES)
+    def at(items: tuple[tuple[str, int], ...]) -> VirtualMesh:
+        return mesh.variant(deployment_at(build.deployment, dict(items))) if items else mesh
+
+    def run(inputs: Mapping[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
+        return at(tuple(sizes.items())).run(inputs, updates=False)
+
+    return Here(run, mesh.close)
+
+
+def _type_of(label: str, parts: Parts) -> tuple[str, tuple[int, ...]]:
+    """Returns the dtype and shape of an input of all parts."""
+    first = parts[0][label]
+    if not first.ndim:
+        return IR_DTYPES[first.dtype], ()
+    rows = sum(len(part[label]) for part in parts)
+    return IR_DTYPES[first.dtype], (rows, *first.shape[1:])
+
+
+def _whole(label: str, parts: Parts) -> Tensor:
+    return parts[0][label] if len(parts) == 1 else torch.cat([part[label] for part in parts])

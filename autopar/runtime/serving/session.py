@@ -1,0 +1,241 @@
+"""A session that starts the ranks of a build, keeps them, and is called from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from autopar.base.arguments import COUNT, FLAG, NAMES, POSITIVE, SECONDS, Kind, expect
+from autopar.base.errors import InvalidInputError, RuntimeFailure, near_misses
+from autopar.ir.builds.files import Build, read_build
+from autopar.ir.expr.at_sizes import OpenSignature
+from autopar.ir.expr.expression import Size
+from autopar.ir.program import Port, Program
+from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT, Session
+from autopar.runtime.execute.sized import KEPT_SIZES
+from autopar.runtime.job.closing import Closing, close_at_exit
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.job.torchrun import BACKEND
+from autopar.runtime.ports.index_bounds import IndexBounds
+from autopar.runtime.ports.open_inputs import sizes_of_inputs
+from autopar.runtime.ports.ports import (
+    check_inputs,
+    default_of,
+    label_of,
+    plain_outputs,
+    user_inputs,
+)
+from autopar.runtime.serving.arguments import NodeArg, described
+from autopar.runtime.serving.crew import Crew, Opening
+from autopar.runtime.serving.requests import Outputs, Queue, Request, Together
+from autopar.runtime.serving.runners import (
+    InProcesses,
+    Runner,
+    Types,
+    of_session,
+    of_virtual_mesh,
+)
+from autopar.runtime.training.rates import trains
+
+_DELAY = Kind(
+    lambda value: isinstance(value, (int, float)) and value >= 0, "a number of seconds from 0 on"
+)
+
+
+class BuildSession(Closing):
+    """Runs a build as often as it is called, from any thread. A context manager.
+
+    Its ranks are processes of its own on this host; those of a build for one rank, and a virtual
+    mesh, are within this process.
+
+    Args:
+        build: The build folder, of a program that doesn't train.
+        virtual: Whether all ranks run in this process.
+        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
+        torch_compile: Whether to run the programs through `torch.compile`.
+        timeout: Seconds that a call may take, and each collective wait for other ranks.
+        start_timeout: Seconds that the start may take.
+        threads: Threads that each process computes with.
+        modules: Modules that each process imports first: they register ops of other libraries.
+        max_batch: Up to how many rows of calls that are waiting are run together, where they differ
+            in nothing but their number of rows; by default each call runs by itself. A row of the
+            outputs must depend on its row of the inputs alone.
+        max_delay: Seconds that a call waits for others to be run with.
+
+    Raises:
+        InvalidInputError: If the build is damaged, trains, or has no rows to put together.
+        RuntimeFailure: If a rank can't be started.
+    """
+
+    def __init__(
+        self,
+        build: str | Path,
+        *,
+        virtual: bool = False,
+        backend: str = "auto",
+        torch_compile: bool = False,
+        timeout: float = DEFAULT_TIMEOUT,
+        start_timeout: float = DEFAULT_START_TIMEOUT,
+        threads: int = 1,
+        modules: Sequence[str] = (),
+        max_batch: int | None = None,
+        max_delay: float = 0.0,
+    ) -> None:
+        expect(FLAG, virtual=virtual, torch_compile=torch_compile)
+        expect(BACKEND, backend=backend)
+        expect(SECONDS, timeout=timeout, start_timeout=start_timeout)
+        expect(COUNT, threads=threads)
+        expect(NAMES, modules=modules)
+        expect(POSITIVE.or_none, max_batch=max_batch)
+        expect(_DELAY, max_delay=max_delay)
+        found = read_build(build)
+        if trains(found.serial):
+            raise InvalidInputError(f"{build} trains; open it by autopar.load")
+        self._serial = found.serial
+        self._bounds = IndexBounds(found.serial)
+        self._signature = OpenSignature(found.serial.signature)
+        self._at = lru_cache(KEPT_SIZES)(self._known_at)
+        self._inputs = [port for port in user_inputs(self._serial) if default_of(port) is None]
+        ports = self._serial.signature.outputs
+        self._outputs = [ports[at] for at in plain_outputs(self._serial)]
+        together = None
+        if max_batch is not None:
+            together = Together(self._size_of_batches(), max_batch, max_delay)
+        opening = Opening(backend, torch_compile, timeout, start_timeout, threads, modules)
+        self._runner = _runner_of(found, virtual, opening)
+        self._queue = Queue(self._carry_out, together)
+        close_at_exit(self)
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
+    ) -> list[npt.NDArray[Any]]:
+        """Returns outputs, in the order of their names; of dtypes that numpy lacks, as float32.
+
+        Args:
+            output_names: Which; None for all.
+            feeds: Inputs by name: arrays, tensors, or what can be made one.
+
+        Raises:
+            InvalidInputError: If there is no such output, or the inputs don't fit: it says what is
+                expected. The session can go on.
+            RuntimeFailure: If a rank failed, in this call or an earlier one, or the session is
+                closed.
+        """
+        wanted = self._wanted(output_names)
+        request = self._checked(feeds)
+        self._queue.put(request)
+        outputs = request.answer.result()
+        return [_as_array(outputs[name]) for name in wanted]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Returns what the inputs are."""
+        return described(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Returns what the outputs are."""
+        return described(self._outputs)
+
+    def close(self) -> None:
+        """Ends the session and its ranks, when what they are doing is done.
+
+        Calls that are waiting raise a RuntimeFailure.
+        """
+        self._queue.end(RuntimeFailure("the session was closed"))
+        self._queue.join()
+        self._runner.close()
+
+    def _wanted(self, names: Sequence[str] | None) -> list[str]:
+        known = [label_of(port) for port in self._outputs]
+        if names is None:
+            return known
+        for name in names:
+            if name not in known:
+                listed = near_misses(name, known) or f"; there are {', '.join(known)}"
+                raise InvalidInputError(f"there is no output {name!r}{listed}")
+        return list(names)
+
+    def _checked(self, feeds: Mapping[str, Any]) -> Request:
+        if not isinstance(feeds, Mapping):
+            raise InvalidInputError(f"the inputs are a {type(feeds).__name__}; give them by name")
+        sizes = sizes_of_inputs(self._serial, feeds)
+        program, _ = self._at(tuple(sizes.items()))
+        tensors = check_inputs(program, feeds)
+        self._bounds.check(tensors, sizes)
+        labels = {port.name: label_of(port) for port in user_inputs(program)}
+        return Request({labels[name]: each.cpu() for name, each in tensors.items()}, sizes)
+
+    def _carry_out(self, batch: Sequence[Request]) -> Outputs:
+        sizes = dict(batch[0].sizes)
+        if len(batch) > 1:
+            name = self._size_of_batches()
+            sizes[name] = sum(request.sizes[name] for request in batch)
+        _, outputs = self._at(tuple(sizes.items()))
+        try:
+            return self._runner.run([request.inputs for request in batch], sizes, outputs)
+        except RuntimeFailure as failure:
+            self._queue.end(failure)
+            self._runner.close()
+            raise
+
+    def _known_at(self, items: tuple[tuple[str, int], ...]) -> tuple[Program, Types]:
+        """Returns the program with inputs and outputs at sizes, and what the outputs are."""
+        program = replace(self._serial, signature=self._signature.at(dict(items)))
+        ports = program.signature.outputs
+        found = (ports[at] for at in plain_outputs(program))
+        return program, {label_of(port): (port.dtype, _whole_shape(port)) for port in found}
+
+    def _size_of_batches(self) -> str:
+        """Returns the open size that is the first dimension of all inputs and outputs.
+
+        Raises:
+            InvalidInputError: If there is none.
+        """
+        inputs = user_inputs(self._serial)
+        first = {port.shape[0] if port.shape else 1 for port in (*inputs, *self._outputs)}
+        size = first.pop() if len(first) == 1 else 1
+        if isinstance(size, Size):
+            return size.name
+        lines = [f"{each.name} {each.shape}" for each in (*self.get_inputs(), *self.get_outputs())]
+        raise InvalidInputError(
+            "max_batch: calls can be run together where the first dimension of all inputs and"
+            " outputs is one size that is open, but there are " + ", ".join(lines)
+        )
+
+
+def _runner_of(build: Build, virtual: bool, opening: Opening) -> Runner:
+    if virtual:
+        return of_virtual_mesh(build)
+    ranks = build.rank_table.world_size
+    if ranks > 1:
+        return InProcesses(Crew(build.path, ranks, opening), opening.timeout)
+    return of_session(
+        Session(
+            build.path,
+            backend=opening.backend,
+            torch_compile=opening.torch_compile,
+            timeout=opening.timeout,
+            start_timeout=opening.start_timeout,
+            processes=Processes(),
+            check_inputs=False,
+        )
+    )
+
+
+def _whole_shape(port: Port) -> tuple[int, ...]:
+    return port.part.shape if port.part else port.known_shape
+
+
+def _as_array(tensor: Tensor) -> npt.NDArray[Any]:
+    try:
+        return tensor.numpy()
+    except TypeError:
+        found: npt.NDArray[np.float32] = tensor.to(torch.float32).numpy()
+        return found

@@ -1,0 +1,205 @@
+"""Sessions answer calls of any size from any thread, survive bad ones, and end with their ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import autopar
+from autopar import InferenceSession
+from autopar.base.errors import InvalidInputError, RuntimeFailure
+from autopar.runtime.serving.arguments import NodeArg
+from tests.runtime.serving.scorer import CLASSES, ids_of, scores_of, write_scorer
+
+SIZES = ((3, 4), (1, 1), (0, 4), (2, 0), (64, 9), (3, 4))
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_scorer(tmp_path_factory.mktemp("scorer"))
+
+
+@pytest.fixture(scope="module", params=[{}, {"mesh": "3x2", "virtual": True}, {"mesh": 2}], ids=str)
+def session(scorer: Path, request: pytest.FixtureRequest) -> Iterator[InferenceSession]:
+    with InferenceSession(scorer, **request.param) as opened:
+        yield opened
+
+
+def test_calls_of_any_size(session: InferenceSession) -> None:
+    for sizes in SIZES:
+        (scores,) = session.run(None, {"ids": ids_of(*sizes)})
+        assert scores.shape == (*sizes, CLASSES)
+        np.testing.assert_allclose(scores, scores_of(ids_of(*sizes)), rtol=1e-5, atol=1e-6)
+
+
+def test_results_are_memory_of_their_own(session: InferenceSession) -> None:
+    (first,) = session.run(["scores"], {"ids": torch.from_numpy(ids_of(2, 3))})
+    expected = first.copy()
+    session.run(["scores"], {"ids": ids_of(2, 3)[::-1]})
+    assert np.array_equal(first, expected)
+
+
+def test_calls_from_several_threads(session: InferenceSession) -> None:
+    def call(at: int) -> bool:
+        ids = ids_of(1 + at % 4, 1 + at % 3)
+        (scores,) = session.run(["scores"], {"ids": ids})
+        return bool(np.allclose(scores, scores_of(ids), rtol=1e-5, atol=1e-6))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(call, range(64)))
+
+
+@pytest.mark.parametrize(
+    ("names", "feeds", "message"),
+    [
+        (None, {}, "input 'ids' is missing"),
+        (None, {"ids": ids_of(1, 2), "idz": 1}, "there is no input 'idz'"),
+        (None, {"ids": np.zeros((1, 2, 3), np.int64)}, "input 'ids' is i64"),
+        (None, {"ids": np.full((1, 2), 99)}, "99 is out of range in 'ids'"),
+        (None, [ids_of(1, 2)], "the inputs are a list; give them by name"),
+        (["score"], {"ids": ids_of(1, 2)}, "there is no output 'score'; did you mean scores"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_the_next_call_runs(
+    session: InferenceSession, names: list[str] | None, feeds: Any, message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        session.run(names, feeds)
+    (scores,) = session.run(None, {"ids": ids_of(1, 2)})
+    np.testing.assert_allclose(scores, scores_of(ids_of(1, 2)), rtol=1e-5, atol=1e-6)
+
+
+def test_inputs_and_outputs_are_described(session: InferenceSession) -> None:
+    assert session.get_inputs() == [NodeArg("ids", ["batch", "length"], "tensor(int64)")]
+    described = NodeArg("scores", ["batch", "length", CLASSES], "tensor(float)")
+    assert session.get_outputs() == [described]
+
+
+def test_onnx_runtime_describes_them_alike(session: InferenceSession, scorer: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    other = onnxruntime.InferenceSession(scorer)
+    for mine, theirs in zip(session.get_inputs(), other.get_inputs(), strict=True):
+        assert (mine.name, mine.shape, mine.type) == (theirs.name, theirs.shape, theirs.type)
+
+
+@pytest.mark.parametrize("mesh", [1, 2])
+def test_waiting_calls_run_together(scorer: Path, mesh: int) -> None:
+    def call(at: int) -> bool:
+        ids = ids_of(at % 3, 5 if at % 2 else 6)
+        (scores,) = session.run(None, {"ids": ids})
+        return bool(np.allclose(scores, scores_of(ids), rtol=1e-5, atol=1e-6))
+
+    with (
+        InferenceSession(scorer, mesh=mesh, max_batch=16, max_delay=0.01) as session,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        assert all(pool.map(call, range(80)))
+        bad = pool.submit(session.run, None, {"ids": np.full((1, 5), 99)})
+        assert call(1)
+        assert isinstance(bad.exception(), InvalidInputError)
+
+
+def test_builds_and_compiled_models_are_run(scorer: Path, tmp_path: Path) -> None:
+    compiled = autopar.compile_onnx(scorer, tmp_path / "build", mesh="2", dims={"batch": 2})
+    for model in (compiled, tmp_path / "build"):
+        with InferenceSession(model, virtual=True) as session:
+            (scores,) = session.run(None, {"ids": ids_of(2, 3)})
+        np.testing.assert_allclose(scores, scores_of(ids_of(2, 3)), rtol=1e-5, atol=1e-6)
+    with pytest.raises(InvalidInputError, match="mesh=: only an ONNX file is compiled"):
+        InferenceSession(compiled, mesh=2)
+    with pytest.raises(InvalidInputError, match=r"but there are ids \[2, 'length'\], scores"):
+        InferenceSession(compiled, max_batch=8)
+
+
+def test_a_closed_session_says_so(scorer: Path) -> None:
+    session = InferenceSession(scorer)
+    session.close()
+    session.close()
+    with pytest.raises(RuntimeFailure, match="the session was closed"):
+        session.run(None, {"ids": ids_of(1, 2)})
+
+
+def ranks_of(parent: int) -> list[int]:
+    """Returns the processes below one."""
+    shown = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False
+    )
+    children = [int(each) for each in shown.stdout.split() if _is_there(int(each))]
+    return [*children, *(below for child in children for below in ranks_of(child))]
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True
+
+
+def gone(processes: list[int], seconds: float = 30.0) -> bool:
+    """Waits until processes have ended."""
+    deadline = time.monotonic() + seconds
+    while any(map(_is_there, processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(map(_is_there, processes))
+
+
+def test_a_rank_that_is_killed_ends_the_session(scorer: Path) -> None:
+    with InferenceSession(scorer, mesh=2) as session:
+        session.run(None, {"ids": ids_of(1, 2)})
+        processes = ranks_of(os.getpid())
+        rank = next(each for each in reversed(processes) if "serving.rank" in _command(each))
+        os.kill(rank, signal.SIGSTOP)
+        with ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(session.run, None, {"ids": ids_of(1, 2)}) for _ in range(4)]
+            time.sleep(0.2)
+            os.kill(rank, signal.SIGKILL)
+            killed = time.monotonic()
+            errors = [call.exception() for call in calls]
+        assert time.monotonic() - killed < 5
+        assert all(isinstance(error, RuntimeFailure) for error in errors), errors
+        with pytest.raises(RuntimeFailure, match=r"rank \d"):
+            session.run(None, {"ids": ids_of(1, 2)})
+    assert gone(processes)
+
+
+def _command(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+OWNER = """
+import sys, time
+from autopar import InferenceSession
+
+if __name__ == "__main__":
+    session = InferenceSession(sys.argv[1], mesh=2)
+    print("open", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a parent's end")
+def test_ranks_end_with_a_process_that_is_killed(scorer: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(scorer)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "open\n"
+        processes = ranks_of(owner.pid)
+        owner.kill()
+    assert len(processes) >= 3
+    assert gone(processes)
