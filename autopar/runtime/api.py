@@ -1,8 +1,8 @@
 """What users and the command line call to run a build.
 
 A build is opened by `load`, to go on with it, or run once by `run`. `load` opens it as one of
-several kinds, each a class. All of them are a rank of a job, or all ranks within this process; one
-that starts ranks and keeps them, to be called from outside, would be another.
+several kinds, each a class. All of them are a rank of a job, or all ranks within this process. What
+starts ranks and keeps them, to be called from outside, is a session of `autopar.serving`.
 """
 
 from __future__ import annotations
