@@ -20,7 +20,7 @@ from autopar.base.arguments import NAMES, expect, one_of
 from autopar.base.errors import InvalidInputError
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster
-from autopar.frontend.torch import Recipe, capture
+from autopar.frontend.torch import Dynamic, Recipe, capture
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
 from autopar.pipeline import CompileOptions, compile_program, inherit
@@ -39,6 +39,7 @@ def compile(
     master_dtype: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
     fetch: Sequence[str] = (),
+    dynamic: Dynamic | None = None,
     more_batches: Sequence[Any] = (),
     mesh: MeshLike | None = None,
     devices: int | None = None,
@@ -79,6 +80,10 @@ def compile(
         scaler: Scales the loss, as for gradients in float16; its own state isn't changed.
         fetch: What a step returns besides the loss: outputs of the model, by their keys or as
             `output`; names of parameters, for their gradients; `grad_norm`.
+        dynamic: Dimensions that stay open, by name or position of the tensor and by dimension:
+            `{"ids": {0: "batch", 1: "length=1:512"}, "target": {0: "batch"}}`. Each is given a
+            name, a range ("1:64", or "8~1:64" to plan for 8), both, or a `torch.export.Dim`.
+            Dimensions of one name have one size. Plans are made for the example's sizes.
         more_batches: Further batches, of other shapes, that a step is to take too: the last, short
             one of an epoch. Parameters and state are laid out as for `example_inputs`.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
@@ -141,7 +146,8 @@ def compile(
         plan=plan,
         activations=activations,
     )
-    captured = capture(model, example_inputs, recipe, None if options.any_shape else options.mesh)
+    known = None if options.any_shape else options.mesh
+    captured = capture(model, example_inputs, recipe, known, dynamic)
     compiled = compile_program(captured.program, options, report=captured.report)
     options = compiled.options
     variants = []

@@ -8,9 +8,10 @@ it refuses, and what it takes for granted it notes, as a comparison that is judg
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Any
 
 import sympy
 import torch
@@ -51,6 +52,7 @@ class OpenSizes:
     env: ShapeEnv = field(default_factory=_shape_env)
     _symbols: dict[str, torch.SymInt] = field(default_factory=dict)
     _sizes: dict[str, Size] = field(default_factory=dict)
+    _examples: dict[sympy.Basic, int] = field(default_factory=dict)
 
     def symbolic(self, expr: IntExpr) -> SymSize:
         """Returns an expression as torch computes with it."""
@@ -69,7 +71,23 @@ class OpenSizes:
             if size.most < UNBOUNDED:
                 _take_for_granted(found <= size.most)
             self._sizes[str(found.node.expr)] = size
+            # None is made while ops are traced, which torch would look for in their results.
+            self.env.pending_fresh_unbacked_symbols.clear()
         return found
+
+    def fake(self, shape: Sequence[IntExpr], dtype: torch.dtype) -> torch.Tensor:
+        """Returns a tensor of a shape; to be called in the mode of fake tensors."""
+        return torch.empty([self.symbolic(size) for size in shape], dtype=dtype, device="cpu")
+
+    def take_example(self, shape: Sequence[IntExpr], sizes: Sequence[int]) -> None:
+        """Notes what the open sizes of a shape are in an example."""
+        for size, number in zip(shape, sizes, strict=True):
+            if isinstance(size, Size):
+                self._examples[self._symbol(size).node.expr] = number
+
+    def in_example(self, size: SymSize) -> int:
+        """Returns what a size is in the example."""
+        return size if isinstance(size, int) else int(size.node.expr.subs(self._examples))
 
     def expr(self, size: SymSize) -> IntExpr:
         """Returns a size of a tensor that was traced as an expression.
@@ -92,7 +110,34 @@ class OpenSizes:
     def told(self, condition: sympy.Basic) -> tuple[str, str]:
         """Returns a condition as users read it, and the names of the sizes in it."""
         used = {self._sizes[symbol].name for symbol in map(str, condition.free_symbols)}
-        return self.named(str(condition)), ", ".join(sorted(used))
+        spelled = _SPELLED.get(type(condition))
+        text = str(condition) if spelled is None else f" {spelled} ".join(map(str, condition.args))
+        return self.named(text), ", ".join(sorted(used))
+
+    def deciding(self, condition: sympy.Basic) -> str:
+        """Returns a range, as users write it, in which a condition is always as planned.
+
+        Returns:
+            "" if none is found: the condition compares something else than one size and a number.
+        """
+        symbol, number = (*condition.args, None, None)[:2]
+        size = self._sizes.get(str(symbol))
+        if size is None or not isinstance(number, sympy.Integer) or type(condition) not in _KNOWN:
+            return ""
+        border = int(number)
+        for least, most in (
+            (size.least, border),
+            (size.least, border - 1),
+            (border, size.most),
+            (border + 1, size.most),
+        ):
+            ends = {least, least + 1, most - 1, most}
+            inside = least <= size.planned <= most
+            if inside and len({condition.subs(symbol, each) for each in ends}) == 1:
+                first = least if least > 0 else ""
+                last = most if most < UNBOUNDED else ""
+                return f"{size.name}={first}:{last}"
+        return ""
 
     def named(self, text: str) -> str:
         """Returns a text with the names of sizes in the place of torch's symbols."""
@@ -106,12 +151,18 @@ class OpenSizes:
         Yields:
             What can't be made true in that way.
         """
+        for part, _ in self.taken_for_granted():
+            if not self.is_made_true(part):
+                yield part
+
+    def taken_for_granted(self) -> Iterator[tuple[sympy.Basic, Any]]:
+        """Yields what torch took for granted, each with the stack from which it did."""
         for asserts in self.env.deferred_runtime_asserts.values():
             for each in asserts:
-                parts = _conjuncts(each.expr)
-                yield from (part for part in parts if not self._is_made_true(part))
+                yield from ((part, each.stack) for part in _conjuncts(each.expr))
 
-    def _is_made_true(self, relation: sympy.Basic) -> bool:
+    def is_made_true(self, relation: sympy.Basic) -> bool:
+        """Narrows sizes to those for which a relation holds; returns whether that can be said."""
         compare = _LESS.get(type(relation))
         try:
             sides = [self._expr(arg) for arg in relation.args]
@@ -177,6 +228,8 @@ def _conjuncts(relation: sympy.Basic) -> Iterable[sympy.Basic]:
     return relation.args if isinstance(relation, sympy.And) else (relation,)
 
 
+_KNOWN = (sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
+_SPELLED = {sympy.Eq: "==", sympy.Ne: "!="}
 _LESS: Mapping[type, Callable[[IntExpr, IntExpr], tuple[IntExpr, IntExpr]]] = {
     sympy.LessThan: lambda left, right: (left, right),
     sympy.StrictLessThan: lambda left, right: (left + 1, right),

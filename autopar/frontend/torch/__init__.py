@@ -9,6 +9,7 @@ Nothing is computed and no weight is copied: capture runs on fake tensors.
 
 from autopar.frontend.torch.capture.capture import Captured, capture
 from autopar.frontend.torch.capture.differentiable import Differentiable, capture_differentiable
+from autopar.frontend.torch.step.dynamic import Dynamic
 from autopar.frontend.torch.step.recipe import Recipe
 
-__all__ = ["Captured", "Differentiable", "Recipe", "capture", "capture_differentiable"]
+__all__ = ["Captured", "Differentiable", "Dynamic", "Recipe", "capture", "capture_differentiable"]

@@ -20,6 +20,7 @@ from autopar.frontend.torch.capture.ways import Start, trace
 from autopar.frontend.torch.conditions.unread import unread
 from autopar.frontend.torch.rows.report import computed_rows
 from autopar.frontend.torch.step.batch import Structure, flatten
+from autopar.frontend.torch.step.dynamic import Dynamic, open_shapes
 from autopar.frontend.torch.step.example import example_of, without
 from autopar.frontend.torch.step.recipe import LOSS, Recipe
 from autopar.frontend.torch.step.scaling import Scaling
@@ -41,6 +42,7 @@ from autopar.frontend.torch.step.update import (
     plain_options,
 )
 from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.expr.expression import Size
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 
@@ -77,6 +79,7 @@ def capture(
     example_inputs: Any,
     recipe: Recipe | None = None,
     mesh: ProcessMesh | None = None,
+    dynamic: Dynamic | None = None,
 ) -> Captured:
     """Captures a forward pass, or a training step if the recipe has an optimizer.
 
@@ -88,6 +91,7 @@ def capture(
         recipe: What a step consists of.
         mesh: The mesh to compile for, which marks in the model that name none are on. If it isn't
             known, it is the marks'.
+        dynamic: Which dimensions of the batch stay open; see `autopar.compile`.
 
     Raises:
         AnnotationError: If a mark in the model doesn't fit its tensor or the mesh.
@@ -97,10 +101,10 @@ def capture(
     recipe = recipe or Recipe()
 
     def program_of(batch: Any) -> Program:
-        return _Capture(model, batch, recipe, mesh).run().program
+        return _Capture(model, batch, recipe, mesh, dynamic).run().program
 
     try:
-        captured = _Capture(model, example_inputs, recipe, mesh).run()
+        captured = _Capture(model, example_inputs, recipe, mesh, dynamic).run()
         noted = example_of(model, example_inputs, recipe.trains)
         labels = [label for label, _ in noted.given]
         free = unread(example_inputs, labels, captured.program, program_of)
@@ -118,13 +122,25 @@ class _Capture:
     """One run of `capture`."""
 
     def __init__(
-        self, model: nn.Module, example_inputs: Any, recipe: Recipe, mesh: ProcessMesh | None
+        self,
+        model: nn.Module,
+        example_inputs: Any,
+        recipe: Recipe,
+        mesh: ProcessMesh | None,
+        dynamic: Dynamic | None,
     ) -> None:
         self.model = model
         self.mesh = mesh
         self.recipe = recipe
         recipe.check(model, example_inputs)
         self.structure, self.tensors = flatten(example_inputs, recipe.label_of(model))
+        self.shapes = open_shapes(dynamic, self.structure.labels, self.tensors)
+        self.is_open = not all(isinstance(size, int) for shape in self.shapes for size in shape)
+        if recipe.accumulate > 1 and any(isinstance(size, Size) for shape in self.shapes for size in shape[:1]):
+            raise InvalidInputError(
+                f"accumulate={recipe.accumulate} cuts a batch into equal parts, and dynamic= leaves"
+                " its first dimension open; give one of both"
+            )
 
     def run(self) -> Captured:
         self.fake, joint = trace(
@@ -148,14 +164,15 @@ class _Capture:
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
         weights = self._weights(joint, inputs, states, program)
-        report = tuple(computed_rows(joint.selected))
+        report = (*joint.narrowed, *computed_rows(joint.selected))
         return Captured(program, weights, self.structure, report)
 
     def _batch(self, fake: FakeModel) -> list[Tensor]:
-        return [fake_batch(tensor, fake.answering) for tensor in self.tensors]
+        pairs = zip(self.tensors, self.shapes, strict=True)
+        return [fake_batch(tensor, fake.answering, shape) for tensor, shape in pairs]
 
     def _start(self) -> Start:
-        fake = fake_model(self.model)
+        fake = fake_model(self.model, is_open=self.is_open)
         return Start(fake, self._microbatch(fake, self._batch(fake)))
 
     def _microbatch(self, fake: FakeModel, whole: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -329,6 +346,7 @@ class _Capture:
             name=type(self.model).__name__,
             when=lambda node: step.places.get(node, START),
             mesh=self.mesh,
+            sizes=self.fake.answering.sizes,
         )
 
     def _weights(

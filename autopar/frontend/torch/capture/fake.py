@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from autopar.frontend.torch.conditions.conditions import Answering, Asked
+from autopar.ir.expr.expression import IntExpr
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,11 @@ class FakeModel:
 
 
 def fake_model(
-    model: nn.Module, values: Mapping[str, Tensor] | None = None, known: Sequence[Asked] = ()
+    model: nn.Module,
+    values: Mapping[str, Tensor] | None = None,
+    known: Sequence[Asked] = (),
+    *,
+    is_open: bool = False,
 ) -> FakeModel:
     """Returns a copy of a module over fake tensors on the CPU.
 
@@ -68,9 +73,10 @@ def fake_model(
         model: The module.
         values: What its tensors stand for, by name, where they have no values themselves.
         known: What the same code was answered before.
+        is_open: Whether the batch has open sizes.
     """
     values = values or {}
-    answering = Answering(known)
+    answering = Answering(known, is_open=is_open)
     names: dict[int, list[str]] = {}
     tensors: dict[int, tuple[str, Tensor]] = {}
     for role, name, tensor in _owned(model):
@@ -99,9 +105,22 @@ def fake_like(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     return fake
 
 
-def fake_batch(tensor: Tensor, answering: Answering) -> Tensor:
-    """Returns a fake tensor like one of the example batch, whose values it stands for."""
-    fake = fake_like(tensor.detach(), answering.mode)
+def fake_batch(
+    tensor: Tensor, answering: Answering, shape: Sequence[IntExpr] | None = None
+) -> Tensor:
+    """Returns a fake tensor like one of the example batch, whose values it stands for.
+
+    Args:
+        tensor: The tensor.
+        answering: What fake tensors stand for.
+        shape: Its shape, of which sizes may be open; by default none is.
+    """
+    if shape is None or all(isinstance(size, int) for size in shape):
+        fake = fake_like(tensor.detach(), answering.mode)
+    else:
+        with answering.mode:
+            fake = answering.sizes.fake(shape, tensor.dtype)
+        answering.sizes.take_example(shape, tensor.shape)
     answering.know(fake, tensor)
     return fake
 

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch._export.utils import _compiling_state_context
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from autopar.base.errors import AnnotationError, InvalidInputError
+from autopar.frontend.lower.open_sizes import OpenSizes
 from autopar.frontend.quiet import quiet
 from autopar.frontend.torch.capture.fake import FakeModel
 from autopar.frontend.torch.capture.origin import (
@@ -29,6 +31,7 @@ from autopar.frontend.torch.capture.origin import (
 )
 from autopar.frontend.torch.capture.rewrites import Rewritten
 from autopar.frontend.torch.capture.simplify import simplify
+from autopar.frontend.torch.capture.sized import SizeDecides, decides, narrowed, take_sizes
 from autopar.frontend.torch.conditions.assumptions import Assumed, take_assumptions
 from autopar.frontend.torch.conditions.conditions import questions_kept
 from autopar.frontend.torch.conditions.kept_results import computed_anew
@@ -49,6 +52,7 @@ from autopar.frontend.torch.stored.overwritten import drop_tangent
 from autopar.frontend.torch.stored.python_state import plain_attributes, refuse_changes
 from autopar.frontend.torch.stored.tables import Tables
 from autopar.frontend.torch.stored.written_once import WrittenOnce
+from autopar.ir.builds.manifest import ReportEntry
 
 Compute = Callable[[nn.Module, Sequence[Tensor]], Any]
 """(model, tensors of the batch) -> a pytree of tensors; the loss first, where there is one."""
@@ -75,6 +79,7 @@ class Joint:
         assumed: What must be as in the example.
         present: Whether parameters have a gradient, by name, of those where data decides.
         selected: Lines that compute all rows that data may select, each with how often.
+        narrowed: What open sizes can't be.
     """
 
     graph: fx.Graph
@@ -92,6 +97,7 @@ class Joint:
     assumed: tuple[Assumed, ...]
     present: Mapping[str, fx.Node]
     selected: Mapping[str, int]
+    narrowed: tuple[ReportEntry, ...] = ()
 
 
 class _Step(nn.Module):
@@ -156,7 +162,8 @@ def capture_joint(
     """
     make_batch_norms_static(fake.module)
     step = _Step(fake, compute, absent=absent)
-    with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), _explained():
+    explained = _explained(fake.answering.sizes)
+    with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), explained:
         if compiling:
             stack.enter_context(_compiling_state_context())
         stack.enter_context(computed_anew(step.model))
@@ -172,19 +179,21 @@ def capture_joint(
         stack.enter_context(undrawn(step.model))
         traced = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
         module = traced.graph_module
+        take_sizes(module.graph)
         _correct_statistics(module.graph)
         _correct_gradients(module.graph)
         _correct_attention(module.graph)
     name_strided_views(module.graph)
     simplify(module.graph)
     _drop_tangents(module.graph)
-    with fake.mode, preserve_node_meta(), _explained():
+    with fake.mode, preserve_node_meta(), _explained(fake.answering.sizes):
         # Behind what takes ops out that nothing reads: none reads what is assumed.
         assumed = take_assumptions(module.graph, fake.answering)
+    narrowings = narrowed(fake.answering.sizes)
     refuse_changes(step.model, step.seen)
     spread_origins(module.graph)
     assert step.structure is not None
-    joint = _described(module, fake, step, assumed)
+    joint = _described(module, fake, step, assumed, narrowings)
     refuse_overlaps(fake.stored, joint.updates)
     step.leftovers.refuse_written(joint.updates)
     return joint
@@ -262,7 +271,11 @@ def _retype(node: fx.Node, results: tuple[Any, ...]) -> None:
 
 
 def _described(
-    module: fx.GraphModule, fake: FakeModel, step: _Step, assumed: tuple[Assumed, ...]
+    module: fx.GraphModule,
+    fake: FakeModel,
+    step: _Step,
+    assumed: tuple[Assumed, ...],
+    narrowings: Sequence[ReportEntry],
 ) -> Joint:
     assert step.structure is not None
     owner = {alias: each.name for each in fake.stored.values() for alias in each.aliases}
@@ -327,6 +340,7 @@ def _described(
         assumed,
         {name: outputs[count + at] for name, at in step.presence.told.items()},
         dict(fake.answering.selected.found),
+        tuple(narrowings),
     )
 
 
@@ -353,16 +367,20 @@ def _attribute(module: fx.GraphModule, node: fx.Node) -> Tensor:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explained(sizes: OpenSizes) -> Iterator[None]:
     """Turns what tracing raises into an error that names the user's line."""
     try:
         with quiet():
             yield
+    except SizeDecides as error:
+        raise Untraceable(f"{user_line(error)}: {error}") from error
     except InvalidInputError:
         raise
     except AnnotationError as error:
         raise AnnotationError(f"{user_line(error)}: {error}") from error
     except DEPENDENT as error:
+        if isinstance(error, GuardOnDataDependentSymNode) and sizes.sizes:
+            raise Untraceable(f"{user_line(error)}: {decides(error.cond, sizes)}") from error
         raise Untraceable(f"{user_line(error)}: {DEPENDS}") from error
     except Exception as error:
         raise Untraceable(

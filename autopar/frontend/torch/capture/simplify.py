@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from autopar.frontend.lower.open_sizes import is_same_shape
+
 aten = torch.ops.aten
 
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -75,7 +77,7 @@ def _join(node: fx.Node) -> set[fx.Node]:
         whole, _, at = found
     # A result has memory of its own.
     returned = any(user.op == "output" for user in node.users)
-    if whole is None or _shape(whole) != _shape(node) or returned:
+    if whole is None or not _are_alike(whole, node) or returned:
         return set()
     node.replace_all_uses_with(whole)
     return {node, *parts, *(each.args[0] for each in parts if each.args[0] is not whole)}
@@ -86,7 +88,10 @@ def _part(node: fx.Node, dim: int) -> tuple[fx.Node, int, int] | None:
     source: Any = node.args[0] if node.args else None
     if node.target is aten.slice.Tensor and _dim(node, 1) == dim:
         first, last, step = _bounds(*node.args[2:])
-        first, last, _ = slice(first, last).indices(_shape(source)[dim])
+        size = source.meta["val"].shape[dim]
+        if not all(each is None or isinstance(each, int) for each in (first, last, size)):
+            return None
+        first, last, _ = slice(first, last).indices(size)
         return (source, first, last) if step == 1 else None
     if node.target is not operator.getitem or source.target not in _SPLITS:
         return None
@@ -94,6 +99,8 @@ def _part(node: fx.Node, dim: int) -> tuple[fx.Node, int, int] | None:
         return None
     at: Any = node.args[1]
     sizes = [each.shape[dim] for each in source.meta["val"]]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
     return source.args[0], sum(sizes[:at]), sum(sizes[: at + 1])
 
 
@@ -116,13 +123,15 @@ def _shorten(node: fx.Node) -> None:
         first = source.args[0]
         assert isinstance(first, fx.Node)
         source = first
-    if _shape(source) == _shape(node):
+    if _are_alike(source, node):
         node.replace_all_uses_with(source)
     else:
         node.replace_input_with(node.args[0], source)  # type: ignore[arg-type]
 
 
-def _shape(node: fx.Node) -> tuple[int, ...]:
-    value = node.meta["val"]
-    assert isinstance(value, Tensor)
-    return tuple(value.shape)
+def _are_alike(one: fx.Node, other: fx.Node) -> bool:
+    """Whether two tensors have the same shape, whatever open sizes are."""
+    values = one.meta["val"], other.meta["val"]
+    assert isinstance(values[0], Tensor)
+    assert isinstance(values[1], Tensor)
+    return is_same_shape(*values)

@@ -27,7 +27,9 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 
 from autopar.base.errors import InvalidInputError
+from autopar.frontend.lower.open_sizes import OpenSizes
 from autopar.frontend.torch.capture.origin import user_frame
+from autopar.frontend.torch.capture.sized import check_op
 from autopar.frontend.torch.conditions.cones import Cones, Drawn, Made, Unknown, behind, plain
 from autopar.frontend.torch.rows.selections import Selected
 from autopar.frontend.torch.stored.formulas import Formula, formula_of
@@ -76,21 +78,29 @@ class Answering:
 
     Args:
         known: What was asked of the same code before, for what can't be computed here.
+        is_open: Whether the batch has open sizes.
 
     Attributes:
         mode: The mode.
+        sizes: The open sizes of the batch.
         asked: What the latest run asked so far, in order.
         selected: Which tensors have rows that data select.
     """
 
-    def __init__(self, known: Sequence[Asked] = ()) -> None:
+    def __init__(self, known: Sequence[Asked] = (), *, is_open: bool = False) -> None:
         self._known = known
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.sizes = OpenSizes()
+        # Of what is no tensor of the batch, no size is open.
+        self.mode = FakeTensorMode(
+            allow_non_fake_inputs=True,
+            shape_env=self.sizes.env if is_open else None,
+            static_shapes=True,
+        )
         # Ops of a higher order know modes by their very type, so this is no subclass.
         self._dispatch = self.mode.dispatch
         self.mode.dispatch = self._noted  # type: ignore[method-assign]
         self.asked: list[Asked] = []
-        self._cones = Cones()
+        self._cones = Cones(self.sizes)
         self.selected = Selected()
         self._answers = False
         self._within = False
@@ -140,6 +150,7 @@ class Answering:
         kwargs = kwargs or {}
         if self._within:  # What an op is made of is its own affair.
             return self._dispatch(func, types, args, kwargs)
+        check_op(func, args, self.sizes)
         self._within = True
         try:
             if func in QUESTIONS and self._answers:

@@ -16,6 +16,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
+from autopar.frontend.lower.open_sizes import OpenSizes
+
 
 class Unknown(Exception):
     """A value depends on a tensor without values."""
@@ -47,6 +49,12 @@ class Made:
         return [leaf for leaf in leaves if isinstance(leaf, FakeTensor)]
 
     @property
+    def is_sized(self) -> bool:
+        """Whether open sizes are among the arguments."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return any(isinstance(leaf, torch.SymInt) for leaf in leaves)
+
+    @property
     def draws(self) -> bool:
         """Whether it depends on random numbers."""
         return torch.Tag.nondeterministic_seeded in self.func.tags
@@ -73,9 +81,13 @@ class Cones:
     """Knows how fake tensors were made, and so their values.
 
     Ops that write to their operands aren't followed: what they wrote to is unknown from then on.
+
+    Args:
+        sizes: The open sizes of the batch, which are as in the example.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: OpenSizes) -> None:
+        self._sizes = sizes
         self._made = WeakIdKeyDictionary()
         # Each that ends would take the one along that it was made of, and so all of them, in more
         # calls within one another than Python's stack has.
@@ -147,7 +159,7 @@ class Cones:
                         self._room += self._known[operand].tensor.nbytes
                         del self._known[operand]
         found = self._known[tensor]
-        return Known(_like(tensor, found.tensor), found.varies)
+        return Known(self._like(tensor, found.tensor), found.varies)
 
     def fixed(self, tensor: Tensor) -> Tensor | None:
         """Returns the value of a tensor that no batch, weight or draw changes; None of others.
@@ -165,7 +177,7 @@ class Cones:
             made = self.made(each)
             if known is not None and known.varies:
                 return None
-            if known is None and (made is None or made.draws):
+            if known is None and (made is None or made.draws or made.is_sized):
                 return None
             waiting.extend(made.operands if known is None and made is not None else [])
         try:
@@ -183,7 +195,8 @@ class Cones:
             }
         except (Unknown, Drawn):
             return None
-        if any(each.varies for each in known.values()):
+        sized = any(isinstance(leaf, torch.SymInt) for leaf in pytree.tree_leaves((args, kwargs)))
+        if sized or any(each.varies for each in known.values()):
             return None
         args, kwargs = pytree.tree_map_only(
             Tensor, lambda leaf: known[id(leaf)].tensor, (args, kwargs)
@@ -212,6 +225,7 @@ class Cones:
                 if made is None:
                     raise Unknown
                 drawn |= made.draws
+                varies |= made.is_sized
                 waiting.append((tensor, True))
                 waiting.extend((operand, False) for operand in made.operands)
         if drawn and not varies:
@@ -220,13 +234,29 @@ class Cones:
 
     def _computed(self, tensor: FakeTensor) -> Known:
         made: Made = self._made[tensor]
-        varies = made.draws or any(self._known[each].varies for each in made.operands)
+        varies = made.draws or made.is_sized or any(self._known[each].varies for each in made.operands)
         args, kwargs = pytree.tree_map_only(FakeTensor, self._real, (made.args, made.kwargs))
+        args, kwargs = pytree.tree_map_only(torch.SymInt, self._sizes.in_example, (args, kwargs))
         result = made.func(*args, **kwargs)
         return Known(result if made.at is None else result[made.at], varies)
 
     def _real(self, fake: FakeTensor) -> Tensor:
-        return _like(fake, self._known[fake].tensor)
+        return self._like(fake, self._known[fake].tensor)
+
+    def _like(self, fake: FakeTensor, tensor: Tensor) -> Tensor:
+        """Returns a value on the CPU, in the strides that views of the fake tensor count on.
+
+        Raises:
+            Unknown: If it has no values itself.
+        """
+        if tensor.is_meta or isinstance(tensor, FakeTensor):
+            raise Unknown
+        tensor = tensor.cpu()
+        strides = tuple(map(self._sizes.in_example, fake.stride()))
+        if tensor.stride() == strides:
+            return tensor
+        with plain():
+            return tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
 
 
 def behind(tensor: Tensor) -> Tensor:
@@ -244,18 +274,3 @@ def plain() -> Iterator[None]:
     with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
-
-
-def _like(fake: FakeTensor, tensor: Tensor) -> Tensor:
-    """Returns a value on the CPU, in the strides that views of the fake tensor count on.
-
-    Raises:
-        Unknown: If it has no values itself.
-    """
-    if tensor.is_meta or isinstance(tensor, FakeTensor):
-        raise Unknown
-    tensor = tensor.cpu()
-    if tensor.stride() == fake.stride():
-        return tensor
-    with plain():
-        return tensor.new_empty_strided(fake.shape, fake.stride()).copy_(tensor)

@@ -1,0 +1,196 @@
+"""Which dimensions of an example batch stay open, as users say it.
+
+    dynamic={"ids": {0: "batch=1:64", 1: "length"}, "target": {0: "batch"}}
+
+A dimension is given a name, a range, both (`name=range`), or a `torch.export.Dim`. Dimensions of one
+name have one size, and that of the example is what is planned for, unless a range says otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.export import Dim
+from torch.export.dynamic_shapes import _DerivedDim, _DimHint, _DimHintType
+
+from autopar.base.arguments import shown
+from autopar.base.errors import InvalidInputError, near_misses
+from autopar.ir.expr.expression import UNBOUNDED, IntExpr, Size
+from autopar.ir.expr.ranges import SPELLINGS, SizeRange, parse_range
+
+Dynamic = Mapping[Any, Any] | Sequence[Any]
+"""Dimensions by name or position of the tensor: a mapping by dimension, or one entry for each."""
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_ENTRIES = f'a name, as "batch"; a range, as "1:64"; both, as "batch=1:64"; or a {Dim.__name__}'
+
+
+@dataclass(frozen=True)
+class _OpenDim:
+    """A dimension that stays open.
+
+    Attributes:
+        place: What it is, for messages.
+        name: The name of its size.
+        range: What is said of its size, if anything is.
+        example: Its size in the example.
+    """
+
+    place: str
+    name: str
+    range: SizeRange | None
+    example: int
+
+
+def open_shapes(
+    dynamic: Dynamic | None, labels: Sequence[str], tensors: Sequence[Tensor]
+) -> tuple[tuple[IntExpr, ...], ...]:
+    """Returns the shapes of the tensors of a batch, in which sizes may be open.
+
+    Args:
+        dynamic: What the user says.
+        labels: Names of the tensors.
+        tensors: The example.
+
+    Raises:
+        InvalidInputError: If there is no such tensor or dimension, a size isn't said as one is, or
+            what is said doesn't fit together, or to the example.
+    """
+    given: dict[tuple[int, int], _OpenDim] = {}
+    for at, dims in _by_tensor(dynamic, labels):
+        for dim, said in _by_dim(dims, labels[at], tensors[at].ndim):
+            found = _open_dim(said, labels[at], dim, tensors[at].shape[dim])
+            if found is not None:
+                given[at, dim] = found
+    sizes = _sizes(list(given.values()))
+    return tuple(
+        tuple(
+            sizes[given[at, dim].name] if (at, dim) in given else int(size)
+            for dim, size in enumerate(tensor.shape)
+        )
+        for at, tensor in enumerate(tensors)
+    )
+
+
+def _by_tensor(dynamic: Dynamic | None, labels: Sequence[str]) -> Iterator[tuple[int, Any]]:
+    """Yields positions of tensors with what is said of their dimensions."""
+    if dynamic is None:
+        return
+    if not isinstance(dynamic, (Mapping, list, tuple)):
+        raise InvalidInputError(
+            f'dynamic={shown(dynamic)}: give dimensions by input, as {{"{labels[0]}": {{0:'
+            ' "batch"}}'
+        )
+    if not isinstance(dynamic, Mapping):
+        if len(dynamic) > len(labels):
+            raise InvalidInputError(
+                f"dynamic= has {len(dynamic)} entries, the batch {len(labels)} tensors:"
+                f" {', '.join(labels)}"
+            )
+        dynamic = dict(enumerate(dynamic))
+    for key, dims in dynamic.items():
+        if key in labels:
+            yield labels.index(key), dims
+        elif isinstance(key, int) and 0 <= key < len(labels):
+            yield key, dims
+        else:
+            hint = near_misses(str(key), labels) or f"; there are: {', '.join(labels)}"
+            raise InvalidInputError(f"dynamic=: there is no tensor {key!r} in the batch{hint}")
+
+
+def _by_dim(dims: Any, label: str, rank: int) -> Iterator[tuple[int, Any]]:
+    """Yields dimensions of a tensor with what is said of them."""
+    if dims is None:
+        return
+    if isinstance(dims, (list, tuple)):
+        dims = dict(enumerate(dims))
+    if not isinstance(dims, Mapping):
+        raise InvalidInputError(
+            f'dynamic[{label!r}] is {shown(dims)}; give a dict by dimension, as {{0: "batch"}}'
+        )
+    for dim, said in dims.items():
+        if not isinstance(dim, int) or not -rank <= dim < rank:
+            raise InvalidInputError(
+                f"dynamic[{label!r}]: there is no dimension {dim!r}; it has {rank}"
+            )
+        yield dim % rank, said
+
+
+def _open_dim(said: Any, label: str, dim: int, example: int) -> _OpenDim | None:
+    """Returns a dimension that stays open; None if it has the example's size."""
+    if said is None or (isinstance(said, _DimHint) and said.type is _DimHintType.STATIC):
+        return None
+    place = f"dynamic[{label!r}][{dim}]"
+    default = re.sub(r"\W|^(?=\d)", "_", f"{label}_{dim}")
+    try:
+        name, known = _read(said, default)
+    except ValueError as problem:
+        raise InvalidInputError(f"{place}: {problem}") from None
+    if known is None or isinstance(known, SizeRange):
+        return _OpenDim(place, name, known, example)
+    if known != example:
+        raise InvalidInputError(f"{place} is {known}, and the example has {example} there")
+    return None
+
+
+def _read(said: Any, default: str) -> tuple[str, int | SizeRange | None]:
+    """Returns the name of a size, and what is said of it.
+
+    Raises:
+        ValueError: If that says no size.
+    """
+    if isinstance(said, str):
+        name, equals, text = said.rpartition("=")
+        if not equals and _NAME.fullmatch(text):
+            return text, None
+        if equals and not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name: letters, digits and _")
+        return name or default, parse_range(text)
+    if isinstance(said, int) and not isinstance(said, bool):
+        return default, said
+    if isinstance(said, _DerivedDim):
+        raise ValueError(f"{said!r} follows from another size; open that one, or give a name")
+    if isinstance(said, Dim):
+        return said.__name__, _range(said.min, said.max)
+    if isinstance(said, _DimHint):
+        return default, _range(said.min, said.max)
+    raise ValueError(f"{shown(said)} is no size; give {_ENTRIES}; in a range: {SPELLINGS}")
+
+
+def _range(least: Any, most: Any) -> SizeRange:
+    """Returns the range of a `Dim`, whose largest size may be infinite."""
+    known = most is not None and most < UNBOUNDED
+    return SizeRange(int(least or 0), int(most) if known else UNBOUNDED)
+
+
+def _sizes(dims: Sequence[_OpenDim]) -> dict[str, Size]:
+    """Returns the open sizes by name."""
+    found: dict[str, Size] = {}
+    first: dict[str, _OpenDim] = {}
+    said: dict[str, _OpenDim] = {}
+    for each in dims:
+        other = first.setdefault(each.name, each)
+        if other.example != each.example:
+            raise InvalidInputError(
+                f"{other.place} and {each.place} are both {each.name!r}, and the example has"
+                f" {other.example} and {each.example} there; give them two names"
+            )
+        if each.range is not None:
+            other = said.setdefault(each.name, each)
+            if other.range != each.range:
+                raise InvalidInputError(
+                    f"{other.place} and {each.place} are both {each.name!r}, with two ranges"
+                )
+    for name, each in first.items():
+        known = (said[name].range if name in said else None) or SizeRange()
+        if not known.least <= each.example <= known.most:
+            raise InvalidInputError(
+                f"{each.place}: the example has {each.example} there, which isn't from"
+                f" {known.least} to {known.most}"
+            )
+        found[name] = known.size(name, each.example)
+    return found
