@@ -51,26 +51,24 @@ class OpenSizes:
 
     env: ShapeEnv = field(default_factory=_shape_env)
     _symbols: dict[str, torch.SymInt] = field(default_factory=dict)
-    _sizes: dict[str, Size] = field(default_factory=dict)
-    _examples: dict[sympy.Basic, int] = field(default_factory=dict)
+    _ranges: dict[str, Size] = field(default_factory=dict)
 
     def symbolic(self, expr: IntExpr) -> SymSize:
         """Returns an expression as torch computes with it."""
         if isinstance(expr, Size):
-            return self._symbol(expr)
+            return self.symbol(expr)
         if isinstance(expr, Binary):
             return _SYMBOLIC[expr.op](self.symbolic(expr.lhs), self.symbolic(expr.rhs))
         assert isinstance(expr, int)
         return expr
 
-    def _symbol(self, size: Size) -> torch.SymInt:
+    def symbol(self, size: Size) -> torch.SymInt:
+        """Returns the symbol of an open size."""
         found = self._symbols.get(size.name)
         if found is None:
             found = self._symbols[size.name] = self.env.create_unbacked_symint()
-            _take_for_granted(found >= size.least)
-            if size.most < UNBOUNDED:
-                _take_for_granted(found <= size.most)
-            self._sizes[str(found.node.expr)] = size
+            self.take_for_granted(size)
+            self._ranges[str(found.node.expr)] = size
             # None is made while ops are traced, which torch would look for in their results.
             self.env.pending_fresh_unbacked_symbols.clear()
         return found
@@ -79,15 +77,12 @@ class OpenSizes:
         """Returns a tensor of a shape; to be called in the mode of fake tensors."""
         return torch.empty([self.symbolic(size) for size in shape], dtype=dtype, device="cpu")
 
-    def take_example(self, shape: Sequence[IntExpr], sizes: Sequence[int]) -> None:
-        """Notes what the open sizes of a shape are in an example."""
-        for size, number in zip(shape, sizes, strict=True):
-            if isinstance(size, Size):
-                self._examples[self._symbol(size).node.expr] = number
-
-    def in_example(self, size: SymSize) -> int:
-        """Returns what a size is in the example."""
-        return size if isinstance(size, int) else int(size.node.expr.subs(self._examples))
+    def take_for_granted(self, size: Size) -> None:
+        """Lets torch know the range of a size."""
+        symbol: Any = self._symbols[size.name]
+        torch._check(symbol >= size.least)  # type: ignore[no-untyped-call]
+        if size.most < UNBOUNDED:
+            torch._check(symbol <= size.most)  # type: ignore[no-untyped-call]
 
     def expr(self, size: SymSize) -> IntExpr:
         """Returns a size of a tensor that was traced as an expression.
@@ -100,8 +95,8 @@ class OpenSizes:
     def _expr(self, found: sympy.Expr) -> IntExpr:
         if found.is_Integer:
             return int(found)
-        if found.is_Symbol and str(found) in self._sizes:
-            return self._sizes[str(found)]
+        if found.is_Symbol and str(found) in self._ranges:
+            return self._ranges[str(found)]
         make = _EXPRESSIONS.get(type(found))
         if make is None:
             raise Unexpressed(f"{found} depends on data, or isn't made of + * // min max")
@@ -109,39 +104,14 @@ class OpenSizes:
 
     def told(self, condition: sympy.Basic) -> tuple[str, str]:
         """Returns a condition as users read it, and the names of the sizes in it."""
-        used = {self._sizes[symbol].name for symbol in map(str, condition.free_symbols)}
+        used = {self._ranges[symbol].name for symbol in map(str, condition.free_symbols)}
         spelled = _SPELLED.get(type(condition))
         text = str(condition) if spelled is None else f" {spelled} ".join(map(str, condition.args))
         return self.named(text), ", ".join(sorted(used))
 
-    def deciding(self, condition: sympy.Basic) -> str:
-        """Returns a range, as users write it, in which a condition is always as planned.
-
-        Returns:
-            "" if none is found: the condition compares something else than one size and a number.
-        """
-        symbol, number = (*condition.args, None, None)[:2]
-        size = self._sizes.get(str(symbol))
-        if size is None or not isinstance(number, sympy.Integer) or type(condition) not in _KNOWN:
-            return ""
-        border = int(number)
-        for least, most in (
-            (size.least, border),
-            (size.least, border - 1),
-            (border, size.most),
-            (border + 1, size.most),
-        ):
-            ends = {least, least + 1, most - 1, most}
-            inside = least <= size.planned <= most
-            if inside and len({condition.subs(symbol, each) for each in ends}) == 1:
-                first = least if least > 0 else ""
-                last = most if most < UNBOUNDED else ""
-                return f"{size.name}={first}:{last}"
-        return ""
-
     def named(self, text: str) -> str:
         """Returns a text with the names of sizes in the place of torch's symbols."""
-        for symbol, size in self._sizes.items():
+        for symbol, size in self._ranges.items():
             text = re.sub(rf"\b{symbol}\b", size.name, text)
         return text
 
@@ -159,22 +129,41 @@ class OpenSizes:
         """Yields what torch took for granted, each with the stack from which it did."""
         for asserts in self.env.deferred_runtime_asserts.values():
             for each in asserts:
-                yield from ((part, each.stack) for part in _conjuncts(each.expr))
+                yield from ((part, each.stack) for part in conjuncts(each.expr))
 
     def is_made_true(self, relation: sympy.Basic) -> bool:
         """Narrows sizes to those for which a relation holds; returns whether that can be said."""
+        if isinstance(relation, sympy.Or):
+            planned = [each for each in relation.args if self._holds_as_planned(each)]
+            return any(map(self.is_made_true, planned))
+        if self._is_made_true(relation):
+            return True
+        before = dict(self._ranges)
+        for symbol in map(str, relation.free_symbols):
+            if symbol in before and not before[symbol].least:
+                self._limit(replace(before[symbol], least=1))
+        if self._is_made_true(relation):
+            return True
+        self._ranges.update(before)
+        return False
+
+    def _holds_as_planned(self, relation: sympy.Basic) -> bool:
+        sizes = {symbol: self._ranges.get(str(symbol)) for symbol in relation.free_symbols}
+        planned = {symbol: size.planned for symbol, size in sizes.items() if size is not None}
+        return bool(relation.subs(planned) == sympy.true)
+
+    def _is_made_true(self, relation: sympy.Basic) -> bool:
         compare = _LESS.get(type(relation))
         try:
             sides = [self._expr(arg) for arg in relation.args]
         except Unexpressed:
             return False
+        if isinstance(relation, sympy.Ne):
+            return self._keep_apart(*sides)
         if isinstance(relation, sympy.Eq):
             left, right = sides
             return left == right or (self._bound(left, right) and self._bound(right, left))
-        if compare is None:
-            return False
-        left, right = sides
-        return self._bound(*compare(left, right))
+        return compare is not None and self._bound(*compare(*sides))
 
     def _bound(self, less: IntExpr, more: IntExpr) -> bool:
         """Sees to it that one expression is never larger than another."""
@@ -188,18 +177,28 @@ class OpenSizes:
             return self._limit(replace(more, least=max(more.least, less)))
         return False
 
+    def _keep_apart(self, size: IntExpr, other: IntExpr) -> bool:
+        """Sees to it that a size is never a number, by the side on which the planned one is."""
+        if not isinstance(size, Size) or not isinstance(other, int):
+            return is_at_least(size, add(other, 1)) or is_at_least(other, add(size, 1))
+        if size.planned > other:
+            return self._bound(other + 1, size)
+        return size.planned < other and self._bound(size, other - 1)
+
     def _limit(self, size: Size) -> bool:
-        if size.least > size.most:
+        symbol = str(self._symbols[size.name].node.expr)
+        known = self._ranges[symbol]
+        least, most = max(size.least, known.least), min(size.most, known.most)
+        if least > most:
             return False
-        planned = min(max(size.planned, size.least), size.most)
-        name = str(self._symbols[size.name].node.expr)
-        self._sizes[name] = replace(size, planned=planned)
+        planned = min(max(size.planned, least), most)
+        self._ranges[symbol] = Size(size.name, least, most, planned)
         return True
 
     @property
     def sizes(self) -> Mapping[str, Size]:
         """The open sizes by name, with the ranges that they have by now."""
-        return {size.name: size for size in self._sizes.values()}
+        return {size.name: size for size in self._ranges.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +219,11 @@ def is_same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.ndim == other.ndim and all(statically_known_true(a == b) for a, b in pairs)
 
 
-def _take_for_granted(condition: bool | torch.SymBool) -> None:
-    torch._check(condition)  # type: ignore[no-untyped-call]
-
-
-def _conjuncts(relation: sympy.Basic) -> Iterable[sympy.Basic]:
+def conjuncts(relation: sympy.Basic) -> Iterable[sympy.Basic]:
+    """Returns what must hold so that a relation does."""
     return relation.args if isinstance(relation, sympy.And) else (relation,)
 
 
-_KNOWN = (sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
 _SPELLED = {sympy.Eq: "==", sympy.Ne: "!="}
 _LESS: Mapping[type, Callable[[IntExpr, IntExpr], tuple[IntExpr, IntExpr]]] = {
     sympy.LessThan: lambda left, right: (left, right),

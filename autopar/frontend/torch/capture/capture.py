@@ -17,6 +17,7 @@ from autopar.frontend.lower.fx import lower
 from autopar.frontend.torch.capture.fake import FakeModel, fake_batch, fake_model, is_absent
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.capture.ways import Start, trace
+from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 from autopar.frontend.torch.conditions.unread import unread
 from autopar.frontend.torch.rows.report import computed_rows
 from autopar.frontend.torch.step.batch import Structure, flatten
@@ -42,7 +43,6 @@ from autopar.frontend.torch.step.update import (
     plain_options,
 )
 from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.expr.expression import Size
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 
@@ -134,9 +134,8 @@ class _Capture:
         self.recipe = recipe
         recipe.check(model, example_inputs)
         self.structure, self.tensors = flatten(example_inputs, recipe.label_of(model))
-        self.shapes = open_shapes(dynamic, self.structure.labels, self.tensors)
-        self.is_open = not all(isinstance(size, int) for shape in self.shapes for size in shape)
-        if recipe.accumulate > 1 and any(isinstance(size, Size) for shape in self.shapes for size in shape[:1]):
+        self.opened = open_shapes(dynamic, self.structure.labels, self.tensors)
+        if recipe.accumulate > 1 and self.opened.batch:
             raise InvalidInputError(
                 f"accumulate={recipe.accumulate} cuts a batch into equal parts, and dynamic= leaves"
                 " its first dimension open; give one of both"
@@ -168,11 +167,12 @@ class _Capture:
         return Captured(program, weights, self.structure, report)
 
     def _batch(self, fake: FakeModel) -> list[Tensor]:
-        pairs = zip(self.tensors, self.shapes, strict=True)
+        pairs = zip(self.tensors, self.opened.shapes, strict=True)
         return [fake_batch(tensor, fake.answering, shape) for tensor, shape in pairs]
 
     def _start(self) -> Start:
-        fake = fake_model(self.model, is_open=self.is_open)
+        sizes = ExampleSizes(self.opened.said) if self.opened.names else None
+        fake = fake_model(self.model, sizes=sizes)
         return Start(fake, self._microbatch(fake, self._batch(fake)))
 
     def _microbatch(self, fake: FakeModel, whole: Sequence[Tensor]) -> Sequence[Tensor]:

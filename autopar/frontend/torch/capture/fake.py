@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from autopar.frontend.torch.conditions.conditions import Answering, Asked
+from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 from autopar.ir.expr.expression import IntExpr
 
 
@@ -64,8 +65,7 @@ def fake_model(
     model: nn.Module,
     values: Mapping[str, Tensor] | None = None,
     known: Sequence[Asked] = (),
-    *,
-    is_open: bool = False,
+    sizes: ExampleSizes | None = None,
 ) -> FakeModel:
     """Returns a copy of a module over fake tensors on the CPU.
 
@@ -73,10 +73,10 @@ def fake_model(
         model: The module.
         values: What its tensors stand for, by name, where they have no values themselves.
         known: What the same code was answered before.
-        is_open: Whether the batch has open sizes.
+        sizes: The open sizes of the batch; None if it has none.
     """
     values = values or {}
-    answering = Answering(known, is_open=is_open)
+    answering = Answering(known, sizes)
     names: dict[int, list[str]] = {}
     tensors: dict[int, tuple[str, Tensor]] = {}
     for role, name, tensor in _owned(model):

@@ -21,7 +21,6 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from autopar.base.errors import AnnotationError, InvalidInputError
-from autopar.frontend.lower.open_sizes import OpenSizes
 from autopar.frontend.quiet import quiet
 from autopar.frontend.torch.capture.fake import FakeModel
 from autopar.frontend.torch.capture.origin import (
@@ -31,11 +30,12 @@ from autopar.frontend.torch.capture.origin import (
 )
 from autopar.frontend.torch.capture.rewrites import Rewritten
 from autopar.frontend.torch.capture.simplify import simplify
-from autopar.frontend.torch.capture.sized import SizeDecides, decides, narrowed, take_sizes
+from autopar.frontend.torch.capture.sized import take_sizes
 from autopar.frontend.torch.conditions.assumptions import Assumed, take_assumptions
 from autopar.frontend.torch.conditions.conditions import questions_kept
 from autopar.frontend.torch.conditions.kept_results import computed_anew
 from autopar.frontend.torch.conditions.lots import no_lots
+from autopar.frontend.torch.conditions.narrowing import ExampleSizes, SizeDecides
 from autopar.frontend.torch.conditions.own_generators import undrawn
 from autopar.frontend.torch.ops.batch_norms import make_batch_norms_static
 from autopar.frontend.torch.ops.checkpoints import noted_checkpoints
@@ -189,11 +189,11 @@ def capture_joint(
     with fake.mode, preserve_node_meta(), _explained(fake.answering.sizes):
         # Behind what takes ops out that nothing reads: none reads what is assumed.
         assumed = take_assumptions(module.graph, fake.answering)
-    narrowings = narrowed(fake.answering.sizes)
+    fake.answering.sizes.narrow_all()
     refuse_changes(step.model, step.seen)
     spread_origins(module.graph)
     assert step.structure is not None
-    joint = _described(module, fake, step, assumed, narrowings)
+    joint = _described(module, fake, step, assumed)
     refuse_overlaps(fake.stored, joint.updates)
     step.leftovers.refuse_written(joint.updates)
     return joint
@@ -271,11 +271,7 @@ def _retype(node: fx.Node, results: tuple[Any, ...]) -> None:
 
 
 def _described(
-    module: fx.GraphModule,
-    fake: FakeModel,
-    step: _Step,
-    assumed: tuple[Assumed, ...],
-    narrowings: Sequence[ReportEntry],
+    module: fx.GraphModule, fake: FakeModel, step: _Step, assumed: tuple[Assumed, ...]
 ) -> Joint:
     assert step.structure is not None
     owner = {alias: each.name for each in fake.stored.values() for alias in each.aliases}
@@ -340,7 +336,7 @@ def _described(
         assumed,
         {name: outputs[count + at] for name, at in step.presence.told.items()},
         dict(fake.answering.selected.found),
-        tuple(narrowings),
+        tuple(fake.answering.sizes.narrowed()),
     )
 
 
@@ -367,7 +363,7 @@ def _attribute(module: fx.GraphModule, node: fx.Node) -> Tensor:
 
 
 @contextlib.contextmanager
-def _explained(sizes: OpenSizes) -> Iterator[None]:
+def _explained(sizes: ExampleSizes) -> Iterator[None]:
     """Turns what tracing raises into an error that names the user's line."""
     try:
         with quiet():
@@ -380,7 +376,7 @@ def _explained(sizes: OpenSizes) -> Iterator[None]:
         raise AnnotationError(f"{user_line(error)}: {error}") from error
     except DEPENDENT as error:
         if isinstance(error, GuardOnDataDependentSymNode) and sizes.sizes:
-            raise Untraceable(f"{user_line(error)}: {decides(error.cond, sizes)}") from error
+            raise Untraceable(f"{user_line(error)}: {sizes.refusal(error.cond)}") from error
         raise Untraceable(f"{user_line(error)}: {DEPENDS}") from error
     except Exception as error:
         raise Untraceable(

@@ -13,47 +13,19 @@ import sympy
 import torch
 from torch import Tensor, fx
 
-from autopar.base.errors import InvalidInputError, Loc
-from autopar.frontend.lower.open_sizes import OpenArgument, OpenSizes, is_static
+from autopar.frontend.lower.open_sizes import OpenArgument, is_static
 from autopar.frontend.lower.source_line import source_line
-from autopar.frontend.torch.capture.origin import is_user_code
+from autopar.frontend.torch.conditions.narrowing import ExampleSizes, SizeDecides
 from autopar.frontend.torch.refusals import Untraceable
-from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.expr.expression import UNBOUNDED, Size
 from autopar.ir.expr.facts import may_be
 
 aten = torch.ops.aten
 
-NARROWED = "narrowed"
-"""The category of entries about sizes that can't be all that the user said."""
-
-_CONDITIONS = (sympy.core.relational.Relational, sympy.logic.boolalg.BooleanFunction)
 _SQUEEZES = (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 _STRIDED = (aten.as_strided.default, aten.as_strided_scatter.default)
 
 
-class SizeDecides(InvalidInputError):
-    """What code does depends on an open size."""
-
-
-def decides(condition: Any, sizes: OpenSizes) -> str:
-    """Returns why code is refused that does something else at other sizes, and what to do.
-
-    Args:
-        condition: What torch would have to know.
-        sizes: The open sizes.
-    """
-    told, names = sizes.told(condition)
-    whether = f", whether {told}" if isinstance(condition, _CONDITIONS) else ""
-    ranges = sizes.deciding(condition)
-    return (
-        f"what this line does depends on the size of {names}{whether}; take {names} out of"
-        " dynamic=, or give a range in which it always does the same"
-        + (f", as {ranges!r}" if ranges else "")
-    )
-
-
-def check_op(func: Any, args: Sequence[Any], sizes: OpenSizes) -> None:
+def check_op(func: Any, args: Sequence[Any], sizes: ExampleSizes) -> None:
     """Refuses an op whose result has another rank at some sizes than torch takes for granted.
 
     Raises:
@@ -66,7 +38,9 @@ def check_op(func: Any, args: Sequence[Any], sizes: OpenSizes) -> None:
     for dim in [dims] if isinstance(dims, int) else dims:
         size = shape[dim] if shape else 1
         if isinstance(size, torch.SymInt) and may_be(sizes.expr(size), 1):
-            raise SizeDecides(decides(sympy.Eq(size.node.expr, 1), sizes))
+            alone = sympy.Eq(size.node.expr, 1)
+            if sizes.decided(alone) is not False:
+                raise SizeDecides(sizes.refusal(alone))
 
 
 def take_sizes(graph: fx.Graph) -> None:
@@ -116,42 +90,3 @@ def _put(user: fx.Node, node: fx.Node, size: OpenArgument) -> None:
 
     user.args = fx.node.map_arg(user.args, put)
     user.kwargs = fx.node.map_arg(user.kwargs, put)
-
-
-def narrowed(sizes: OpenSizes) -> list[ReportEntry]:
-    """Narrows sizes to those for which what the code takes for granted holds.
-
-    Returns:
-        What they can't be.
-
-    Raises:
-        SizeDecides: If that isn't said by ranges of sizes.
-    """
-    first, lines = sizes.sizes, dict[str, Loc]()
-    for part, stack in sizes.taken_for_granted():
-        before = sizes.sizes
-        sizes.is_made_true(part)
-        for name, size in sizes.sizes.items():
-            if size != before[name]:
-                lines[name] = _line(stack)
-    for part, stack in sizes.taken_for_granted():
-        if not sizes.is_made_true(part):
-            raise SizeDecides(f"{_line(stack)}: {decides(part, sizes)}")
-    narrower = {name: size for name, size in sizes.sizes.items() if size != first[name]}
-    return [
-        ReportEntry(NARROWED, name, _range_text(size), lines[name])
-        for name, size in narrower.items()
-    ]
-
-
-def _range_text(size: Size) -> str:
-    if size.least == size.most:
-        return f"always {size.least}"
-    return f"at least {size.least}" + ("" if size.most == UNBOUNDED else f", at most {size.most}")
-
-
-def _line(stack: Any) -> Loc:
-    """Returns the innermost line of the user's code of a stack that torch noted."""
-    frames = [] if stack is None else list(stack.summary())
-    own = [frame for frame in frames if is_user_code(frame.filename)]
-    return Loc(own[-1].filename, own[-1].lineno or 0) if own else Loc()

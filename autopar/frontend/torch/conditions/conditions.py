@@ -27,10 +27,10 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 
 from autopar.base.errors import InvalidInputError
-from autopar.frontend.lower.open_sizes import OpenSizes
 from autopar.frontend.torch.capture.origin import user_frame
 from autopar.frontend.torch.capture.sized import check_op
 from autopar.frontend.torch.conditions.cones import Cones, Drawn, Made, Unknown, behind, plain
+from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 from autopar.frontend.torch.rows.selections import Selected
 from autopar.frontend.torch.stored.formulas import Formula, formula_of
 from autopar.ir.assumptions import Scalar
@@ -78,7 +78,7 @@ class Answering:
 
     Args:
         known: What was asked of the same code before, for what can't be computed here.
-        is_open: Whether the batch has open sizes.
+        sizes: The open sizes of the batch; None if it has none.
 
     Attributes:
         mode: The mode.
@@ -87,13 +87,13 @@ class Answering:
         selected: Which tensors have rows that data select.
     """
 
-    def __init__(self, known: Sequence[Asked] = (), *, is_open: bool = False) -> None:
+    def __init__(self, known: Sequence[Asked] = (), sizes: ExampleSizes | None = None) -> None:
         self._known = known
-        self.sizes = OpenSizes()
+        self.sizes = ExampleSizes() if sizes is None else sizes
         # Of what is no tensor of the batch, no size is open.
         self.mode = FakeTensorMode(
             allow_non_fake_inputs=True,
-            shape_env=self.sizes.env if is_open else None,
+            shape_env=None if sizes is None else sizes.env,
             static_shapes=True,
         )
         # Ops of a higher order know modes by their very type, so this is no subclass.

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from autopar.frontend.lower.open_sizes import OpenSizes
+from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 
 
 class Unknown(Exception):
@@ -86,7 +86,7 @@ class Cones:
         sizes: The open sizes of the batch, which are as in the example.
     """
 
-    def __init__(self, sizes: OpenSizes) -> None:
+    def __init__(self, sizes: ExampleSizes) -> None:
         self._sizes = sizes
         self._made = WeakIdKeyDictionary()
         # Each that ends would take the one along that it was made of, and so all of them, in more
@@ -234,7 +234,8 @@ class Cones:
 
     def _computed(self, tensor: FakeTensor) -> Known:
         made: Made = self._made[tensor]
-        varies = made.draws or made.is_sized or any(self._known[each].varies for each in made.operands)
+        varies = made.draws or made.is_sized
+        varies |= any(self._known[each].varies for each in made.operands)
         args, kwargs = pytree.tree_map_only(FakeTensor, self._real, (made.args, made.kwargs))
         args, kwargs = pytree.tree_map_only(torch.SymInt, self._sizes.in_example, (args, kwargs))
         result = made.func(*args, **kwargs)

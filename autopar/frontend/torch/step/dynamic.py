@@ -2,8 +2,9 @@
 
     dynamic={"ids": {0: "batch=1:64", 1: "length"}, "target": {0: "batch"}}
 
-A dimension is given a name, a range, both (`name=range`), or a `torch.export.Dim`. Dimensions of one
-name have one size, and that of the example is what is planned for, unless a range says otherwise.
+A dimension is given a name, a range, both (`name=range`), or a `torch.export.Dim`. Dimensions
+of one name have one size, and that of the example is what is planned for, unless a range says
+otherwise.
 """
 
 from __future__ import annotations
@@ -45,10 +46,40 @@ class _OpenDim:
     range: SizeRange | None
     example: int
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the user said what its size may be."""
+        known = self.range
+        return known is not None and (known.least > 0 or known.most < UNBOUNDED)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The shapes of the tensors of a batch, in which sizes may be open.
+
+    Attributes:
+        shapes: Of each tensor.
+        said: Names of the sizes whose ranges the user gave.
+    """
+
+    shapes: tuple[tuple[IntExpr, ...], ...]
+    said: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the open sizes."""
+        sizes = (size for shape in self.shapes for size in shape)
+        return frozenset(size.name for size in sizes if isinstance(size, Size))
+
+    @property
+    def batch(self) -> bool:
+        """Whether the first dimension of a tensor is open."""
+        return any(isinstance(size, Size) for shape in self.shapes for size in shape[:1])
+
 
 def open_shapes(
     dynamic: Dynamic | None, labels: Sequence[str], tensors: Sequence[Tensor]
-) -> tuple[tuple[IntExpr, ...], ...]:
+) -> Opened:
     """Returns the shapes of the tensors of a batch, in which sizes may be open.
 
     Args:
@@ -67,13 +98,14 @@ def open_shapes(
             if found is not None:
                 given[at, dim] = found
     sizes = _sizes(list(given.values()))
-    return tuple(
+    shapes = tuple(
         tuple(
             sizes[given[at, dim].name] if (at, dim) in given else int(size)
             for dim, size in enumerate(tensor.shape)
         )
         for at, tensor in enumerate(tensors)
     )
+    return Opened(shapes, frozenset(each.name for each in given.values() if each.is_limited))
 
 
 def _by_tensor(dynamic: Dynamic | None, labels: Sequence[str]) -> Iterator[tuple[int, Any]]:

@@ -1,0 +1,161 @@
+"""Open sizes of a batch: what code that is captured decides by them narrows what they may be.
+
+Nothing is known of an open size but its range. Where code asks for more, as `if x.shape[0] == 1`,
+the answer is that of the example, and the range becomes one in which it is always the same, unless
+the user gave the range: then the code is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sympy
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.utils._traceback import CapturedTraceback
+
+from autopar.base.errors import InvalidInputError, Loc
+from autopar.frontend.lower.open_sizes import OpenSizes, SymSize, conjuncts
+from autopar.frontend.torch.capture.origin import is_user_code
+from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.expr.expression import UNBOUNDED, IntExpr, Size
+
+NARROWED = "narrowed"
+"""The category of entries about sizes that can't be all that they could."""
+
+_ASKED = (sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
+_CONDITIONS = (*_ASKED, sympy.And, sympy.Or, sympy.Not)
+
+
+class SizeDecides(InvalidInputError):
+    """What code does depends on an open size."""
+
+
+class ExampleSizes(OpenSizes):
+    """The open sizes of a batch, with those of the example.
+
+    Args:
+        said: Names of sizes whose ranges the user gave.
+    """
+
+    def __init__(self, said: frozenset[str] = frozenset()) -> None:
+        super().__init__(_Env(self))
+        self._said = said
+        self._examples: dict[sympy.Basic, int] = {}
+        self._lines: dict[tuple[str, str], Loc] = {}
+
+    def take_example(self, shape: Sequence[IntExpr], sizes: Sequence[int]) -> None:
+        """Notes what the open sizes of a shape are in the example."""
+        for size, number in zip(shape, sizes, strict=True):
+            if isinstance(size, Size):
+                self._examples[self.symbol(size).node.expr] = number
+
+    def in_example(self, size: SymSize) -> int:
+        """Returns what a size is in the example."""
+        return size if isinstance(size, int) else int(size.node.expr.subs(self._examples))
+
+    def decided(self, condition: sympy.Basic) -> bool | None:
+        """Returns what a condition is in the example, if it is the same in the range from now on.
+
+        Returns:
+            None if it isn't: it is no condition on one size, or the user gave the range.
+        """
+        answer = condition.subs(self._examples)
+        if not isinstance(condition, _CONDITIONS) or answer not in (sympy.true, sympy.false):
+            return None
+        before = dict(self._ranges)
+        relation = condition if answer == sympy.true else sympy.Not(condition)
+        is_sure = all(map(self.is_made_true, conjuncts(relation)))
+        changed = [symbol for symbol, size in self._ranges.items() if size != before[symbol]]
+        if not is_sure or any(before[symbol].name in self._said for symbol in changed):
+            self._ranges.update(before)
+            return None
+        for symbol in changed:
+            self._note(before[symbol], CapturedTraceback.extract())
+            self.take_for_granted(self._ranges[symbol])
+        return bool(answer == sympy.true)
+
+    def _note(self, before: Size, stack: Any) -> None:
+        """Notes where a size was narrowed."""
+        size = self.sizes[before.name]
+        for bound in ("least", "most"):
+            if getattr(size, bound) != getattr(before, bound):
+                self._lines[size.name, bound] = _line(stack)
+
+    def narrow_all(self) -> None:
+        """Narrows sizes to those for which what torch took for granted holds.
+
+        Raises:
+            SizeDecides: If that isn't said by ranges of sizes. Names the user's line.
+        """
+        for part, stack in self.taken_for_granted():
+            before = self.sizes
+            self.is_made_true(part)
+            for size in before.values():
+                self._note(size, stack)
+        for part, stack in self.taken_for_granted():
+            if not self.is_made_true(part):
+                raise SizeDecides(f"{_line(stack)}: {self.refusal(part)}")
+
+    def narrowed(self) -> Iterator[ReportEntry]:
+        """Yields what sizes may be that can't be all that they could."""
+        for (name, bound), loc in self._lines.items():
+            found = f"at {bound} {getattr(self.sizes[name], bound)}"
+            yield ReportEntry(NARROWED, name, found, loc)
+
+    def refusal(self, condition: sympy.Basic) -> str:
+        """Returns why code is refused that does something else at other sizes, and what to do."""
+        told, names = self.told(condition)
+        whether = f", whether {told}" if isinstance(condition, _CONDITIONS) else ""
+        found = self._deciding(condition)
+        return (
+            f"what this line does depends on the size of {names}{whether}; take {names} out of"
+            " dynamic=, or give a range in which it always does the same"
+            + (f", as {found!r}" if found else "")
+        )
+
+    def _deciding(self, condition: sympy.Basic) -> str:
+        """Returns a range, as users write it, in which a condition is always as planned; or ""."""
+        if not isinstance(condition, _ASKED):
+            return ""
+        symbol, number = condition.args
+        size = self._ranges.get(str(symbol))
+        if size is None or not isinstance(number, sympy.Integer):
+            return ""
+        border, (least, most) = int(number), (size.least, size.most)
+        for low, high in (
+            (least, border),
+            (least, border - 1),
+            (border, most),
+            (border + 1, most),
+        ):
+            ends = {low, low + 1, high - 1, high}
+            alike = len({condition.subs(symbol, each) for each in ends}) == 1
+            if low <= size.planned <= high and alike:
+                return f"{size.name}={low or ''}:{'' if high == UNBOUNDED else high}"
+        return ""
+
+
+class _Env(ShapeEnv):
+    """Where torch asks what holds for sizes."""
+
+    def __init__(self, sizes: ExampleSizes) -> None:
+        super().__init__(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+        self._open = sizes
+
+    def evaluate_expr(self, orig_expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
+        """Returns what an expression is, which must be the same for all sizes."""
+        try:
+            return super().evaluate_expr(orig_expr, *args, **kwargs)
+        except GuardOnDataDependentSymNode as error:
+            answer = self._open.decided(error.cond)
+            if answer is None:
+                raise
+            return sympy.true if answer else sympy.false
+
+
+def _line(stack: Any) -> Loc:
+    """Returns the innermost line of the user's code of a stack that torch noted."""
+    frames = [] if stack is None else list(stack.summary())
+    own = [frame for frame in frames if is_user_code(frame.filename)]
+    return Loc(own[-1].filename, own[-1].lineno or 0) if own else Loc()
