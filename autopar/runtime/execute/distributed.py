@@ -24,6 +24,7 @@ from autopar.base.arguments import FLAG, PATH, SECONDS, expect
 from autopar.base.errors import AutoparError, InvalidInputError
 from autopar.ir.builds.files import Build, read_build
 from autopar.ir.deployment import Deployment
+from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.program import Program
 from autopar.runtime.agree.agreement import Agreement, Offer
 from autopar.runtime.agree.disagreement import METHOD
@@ -464,6 +465,13 @@ class Session(Closing):
         with self.supervisor.reported():
             other._specialize()
             other._connect()
+        return other
+
+    def at(self, sizes: Sizes) -> Session:
+        """See `Ranks`."""
+        other = copy.copy(self)
+        other._planned = self._sized.at(sizes)
+        other.program = other._planned.program
         return other
 
     def close(self) -> None:

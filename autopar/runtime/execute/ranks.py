@@ -16,6 +16,7 @@ from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
+from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.program import Program
 from autopar.runtime.agree.agreement import Agreement, Offer
 from autopar.runtime.agree.disagreement import METHOD
@@ -104,6 +105,9 @@ class Ranks(Protocol):
 
     def variant(self, deployment: Deployment) -> Ranks:
         """Returns the ranks of another deployment over the same stored inputs."""
+
+    def at(self, sizes: Sizes) -> Ranks:
+        """Returns the ranks at sizes that are open, by name, over the same stored inputs."""
 
     def close(self) -> None:
         """Ends the ranks."""

@@ -20,6 +20,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from autopar.base.errors import AutoparError, RuntimeFailure
 from autopar.ir.collectives import WHOLE, declared
 from autopar.ir.deployment import Deployment
+from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.program import Op, Program, Value
 from autopar.runtime.agree.agreement import Agreement
 from autopar.runtime.agree.shared_lines import NUMBERS
@@ -39,6 +40,7 @@ from autopar.runtime.failure.standing import Standing
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.ports.boxes import Box
 from autopar.runtime.ports.keeping import keeping_by_rank
+from autopar.runtime.ports.open_inputs import deployment_at, planned_sizes
 from autopar.runtime.ports.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports.ports import (
     Arrays,
@@ -105,7 +107,9 @@ class VirtualMesh:
         self._load(deployment, read)
 
     def _load(self, deployment: Deployment, read: ReadWeights) -> None:
-        self.deployment = deployment
+        self._shared = deployment
+        sizes = planned_sizes(deployment.programs[0])
+        self.deployment = deployment = deployment_at(deployment, sizes) if sizes else deployment
         self.members = members_by_rank(deployment)
         self.ranks = tuple(_load_ranks(deployment, read, self._in_place))
         self._keeping = keeping_by_rank(self.programs)
@@ -115,6 +119,10 @@ class VirtualMesh:
         other = copy.copy(self)
         other._load(deployment, lambda rank, program: self.ranks[rank].weights)
         return other
+
+    def at(self, sizes: Sizes) -> VirtualMesh:
+        """See `Ranks`."""
+        return self.variant(deployment_at(self._shared, sizes))
 
     @property
     def programs(self) -> Mapping[int, Program]:

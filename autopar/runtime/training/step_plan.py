@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
+from autopar.ir.expr.at_sizes import NO_SIZES, Sizes
 from autopar.ir.program import SEED, Port, Program, Signature
 from autopar.runtime.agree.disagreement import GLOBAL_BATCH
 from autopar.runtime.execute.ranks import Ranks, Results
@@ -64,16 +65,18 @@ class StepPlan:
 
     Args:
         ranks: Who runs it in this process.
-        serial: The one-device program.
+        bounds: What indices in batches must be.
+        sizes: Those that the program leaves open, as they are in the batches.
 
     Attributes:
         program: The program of one of the ranks.
         shapes: The global shapes that batches must have.
     """
 
-    def __init__(self, ranks: Ranks, serial: Program) -> None:
+    def __init__(self, ranks: Ranks, bounds: IndexBounds, sizes: Sizes = NO_SIZES) -> None:
         self.ranks = ranks
-        self._bounds = IndexBounds(serial)
+        self._bounds = bounds
+        self._sizes = sizes
         self._first = min(ranks.programs)
         self.program = ranks.programs[self._first]
         self._ports = tuple(filter(_is_batch, self.program.signature.inputs))
@@ -120,7 +123,7 @@ class StepPlan:
                 range.
         """
         inputs = self._checked({**self.label(batch), **plain})
-        self._bounds.check(inputs)
+        self._bounds.check(inputs, self._sizes)
         arguments = {
             rank: self._arguments(rank, program, inputs)
             for rank, program in self.ranks.programs.items()
@@ -269,23 +272,6 @@ class StepPlan:
             each.clone() if name in written else each
             for name, each in zip(program.main.inputs, given, strict=True)
         )
-
-
-def plan_for(plans: Sequence[StepPlan], batch: Any) -> StepPlan:
-    """Returns the plan whose shapes a global batch has; the first one, if none has."""
-    return next((plan for plan in plans if plan.fits(batch)), plans[0])
-
-
-def local_plan_for(plans: Sequence[StepPlan], batches: Sequence[Any]) -> StepPlan:
-    """Returns the plan that fits what ranks are handed of a batch; the first one, if none does.
-
-    Raises:
-        InvalidInputError: If there isn't a batch for each rank.
-    """
-    count = len(plans[0].ranks.programs)
-    if len(batches) != count:
-        raise InvalidInputError(f"{len(batches)} local batches are given for {count} ranks")
-    return next((plan for plan in plans if plan.fits_locally(batches)), plans[0])
 
 
 def _is_batch(port: Port) -> bool:

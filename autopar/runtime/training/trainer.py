@@ -38,7 +38,8 @@ from autopar.runtime.ports.ports import (
 from autopar.runtime.state.state import Piece
 from autopar.runtime.training.rates import LearningRates, trains
 from autopar.runtime.training.saving import FAILED, RUNNING, Saving
-from autopar.runtime.training.step_plan import Arguments, Given, StepPlan, local_plan_for, plan_for
+from autopar.runtime.training.step_plan import Arguments, Given, StepPlan
+from autopar.runtime.training.step_plans import StepPlans
 from autopar.runtime.training.training_state import EXTRA, TrainingState
 from autopar.runtime.weights.weights import WeightFile, weight_paths
 
@@ -156,12 +157,9 @@ class Trainer(Closing):
         self.seed = int((drawing.fill if drawing else None) or 0) if seed is None else seed
         self.optimizer = LearningRates(program, ranks.stored[self._first])
         self._state = TrainingState(ranks, self.optimizer)
-        self._plans = [StepPlan(ranks, build.serial)]
-        for each in build.variants:
-            self._plans.append(StepPlan(ranks.variant(each.deployment), each.serial))
-        for plan in self._plans:
-            plan.check_stored_alike(program)
-        self._plan = self._plans[0]
+        self._plans = StepPlans(ranks, build)
+        self._plans.check_stored_alike(program)
+        self._plan = self._plans.first
         self._results: Results = {}
         self.extra: Any = None
         self._saving: Saving | None = None
@@ -206,11 +204,11 @@ class Trainer(Closing):
             pending = self.ranks.agreement.start(offer)
             # Ranks with batches for different programs would wait for one another; and in the
             # first step, one whose batch is refused has nothing to run with meanwhile.
-            now = len(self._plans) > 1 or self.ranks.agreement.alone or not plan.ran
+            now = self._plans.several or self.ranks.agreement.alone or not plan.ran
             refusal = pending.settle() if now else None
         if refusal is not None:
             raise refusal
-        if not self.ranks.agreement.alone:
+        if not now or not self._plans.several:
             plan.remember(given.arguments)
         self._results = {}
         results = self._executed(plan, given.arguments, None if now else pending)
@@ -610,7 +608,7 @@ class Trainer(Closing):
         With a batch that doesn't fit, these are the arguments of the step before, if there was
         one: others wait until all ranks know of it.
         """
-        plan = self._plans[0]
+        plan = self._plans.first
         try:
             if wrong:
                 raise InvalidInputError(wrong)
@@ -620,10 +618,10 @@ class Trainer(Closing):
             plain = self._plain_inputs(rates)
             if local:
                 batches = [batch] if len(self.ranks.programs) == 1 else list(batch)
-                plan = local_plan_for(self._plans, batches)
+                plan = self._plans.for_parts(batches)
                 given = plan.local_given(batches, plain)
             else:
-                plan = plan_for(self._plans, batch)
+                plan = self._plans.for_batch(batch)
                 given = plan.given(batch, plain)
         except InvalidInputError as error:
             return plan, Offer(error), Given(plan.again())
@@ -633,7 +631,7 @@ class Trainer(Closing):
     def _values(self, rates: Mapping[str, float]) -> dict[str, str]:
         """Returns what must be the same on all ranks, besides the batch."""
         found = {label: str(rate) for label, rate in rates.items()}
-        if seed_input(self._plans[0].program) is not None:
+        if seed_input(self._plans.first.program) is not None:
             found["seed"] = str(self.seed)
         return {**found, "steps": str(self.steps), "check_loss": str(self._gate.check_loss)}
 
@@ -659,7 +657,7 @@ class Trainer(Closing):
     def _plain_inputs(self, rates: Mapping[str, float]) -> dict[str, Any]:
         """Returns what a program takes besides stored tensors and the batch."""
         inputs: dict[str, Any] = dict(rates)
-        if (drawing := seed_input(self._plans[0].program)) is not None:
+        if (drawing := seed_input(self._plans.first.program)) is not None:
             inputs[drawing.label] = seed_of_step(self.seed, self.steps)
         return inputs
 
