@@ -108,7 +108,7 @@ class VirtualMesh:
 
     def _load(self, deployment: Deployment, read: ReadWeights) -> None:
         self._shared = deployment
-        sizes = planned_sizes(deployment.programs[0])
+        self._sizes = sizes = planned_sizes(deployment.programs[0])
         self.deployment = deployment = deployment_at(deployment, sizes) if sizes else deployment
         self.members = members_by_rank(deployment)
         self.ranks = tuple(_load_ranks(deployment, read, self._in_place))
@@ -122,7 +122,7 @@ class VirtualMesh:
 
     def at(self, sizes: Sizes) -> VirtualMesh:
         """See `Ranks`."""
-        return self.variant(deployment_at(self._shared, sizes))
+        return self if sizes == self._sizes else self.variant(deployment_at(self._shared, sizes))
 
     @property
     def programs(self) -> Mapping[int, Program]:

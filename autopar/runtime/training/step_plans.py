@@ -12,7 +12,7 @@ from autopar.ir.program import Program
 from autopar.runtime.execute.ranks import Ranks
 from autopar.runtime.execute.sized import KEPT_SIZES
 from autopar.runtime.ports.index_bounds import IndexBounds
-from autopar.runtime.ports.open_inputs import is_left_open, sizes_of_inputs
+from autopar.runtime.ports.open_inputs import is_left_open, planned_sizes, sizes_of_inputs
 from autopar.runtime.training.step_plan import StepPlan
 
 
@@ -24,7 +24,7 @@ class StepPlans:
         build: What was compiled.
 
     Attributes:
-        first: What runs for batches like the example.
+        first: What runs for batches of the sizes that are planned for.
         several: Whether ranks with different batches may run different things.
     """
 
@@ -34,7 +34,7 @@ class StepPlans:
         self._bounds = IndexBounds(build.serial)
         self._is_open = is_left_open(build.serial)
         self._at = lru_cache(KEPT_SIZES)(self._plan_at)
-        self.first = StepPlan(ranks, self._bounds)
+        self.first = self._at(tuple(planned_sizes(build.serial).items()))
         others = [
             StepPlan(ranks.variant(each.deployment), IndexBounds(each.serial))
             for each in build.variants
@@ -76,4 +76,5 @@ class StepPlans:
 
     def _plan_at(self, items: tuple[tuple[str, int], ...]) -> StepPlan:
         sizes = dict(items)
-        return StepPlan(self._ranks.at(sizes), self._bounds, sizes)
+        ranks = self._ranks.at(sizes) if sizes else self._ranks
+        return StepPlan(ranks, self._bounds, sizes)

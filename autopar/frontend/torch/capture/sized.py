@@ -21,7 +21,11 @@ from autopar.ir.expr.facts import may_be
 
 aten = torch.ops.aten
 
-_SQUEEZES = (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+_SQUEEZES = frozenset(
+    getattr(packet, overload)
+    for packet in (aten.squeeze, aten.squeeze_, aten.squeeze_copy)
+    for overload in ("default", "dim", "dims")
+)
 _STRIDED = (aten.as_strided.default, aten.as_strided_scatter.default)
 
 

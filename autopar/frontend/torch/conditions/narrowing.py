@@ -42,6 +42,7 @@ class ExampleSizes(OpenSizes):
         super().__init__(_Env(self))
         self._said = said
         self._examples: dict[sympy.Basic, int] = {}
+        self._numbers: dict[str, int] = {}
         self._lines: dict[tuple[str, str], Loc] = {}
 
     def take_example(self, shape: Sequence[IntExpr], sizes: Sequence[int]) -> None:
@@ -49,6 +50,7 @@ class ExampleSizes(OpenSizes):
         for size, number in zip(shape, sizes, strict=True):
             if isinstance(size, Size):
                 self._examples[self.symbol(size).node.expr] = number
+                self._numbers[size.name] = number
 
     def in_example(self, size: SymSize) -> int:
         """Returns what a size is in the example."""
@@ -65,7 +67,7 @@ class ExampleSizes(OpenSizes):
             return None
         before = dict(self._ranges)
         relation = condition if answer == sympy.true else sympy.Not(condition)
-        is_sure = all(map(self.is_made_true, conjuncts(relation)))
+        is_sure = all(map(self.is_made_true, conjuncts(relation))) and self._has_example()
         changed = [symbol for symbol, size in self._ranges.items() if size != before[symbol]]
         if not is_sure or any(before[symbol].name in self._said for symbol in changed):
             self._ranges.update(before)
@@ -91,11 +93,18 @@ class ExampleSizes(OpenSizes):
         for part, stack in self.taken_for_granted():
             before = self.sizes
             self.is_made_true(part)
+            if not self._has_example():
+                raise SizeDecides(f"{_line(stack)}: {self.refusal(part)}")
             for size in before.values():
                 self._note(size, stack)
         for part, stack in self.taken_for_granted():
             if not self.is_made_true(part):
                 raise SizeDecides(f"{_line(stack)}: {self.refusal(part)}")
+
+    def _has_example(self) -> bool:
+        """Whether all sizes may still be those of the example."""
+        sizes = ((self.sizes[name], number) for name, number in self._numbers.items())
+        return all(size.least <= number <= size.most for size, number in sizes)
 
     def narrowed(self) -> Iterator[ReportEntry]:
         """Yields what sizes may be that can't be all that they could."""
