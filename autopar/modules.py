@@ -122,6 +122,11 @@ def compile(
             " shape; compile one for each shape, pad inputs to one, or use parallelize(), which"
             " compiles for each shape that it is called with"
         )
+    if more_batches and dynamic is not None:
+        raise InvalidInputError(
+            "more_batches= and dynamic= both say what batches a step takes besides the example;"
+            " dynamic= needs no other batches: give one of both"
+        )
     recipe = Recipe(
         loss=loss,
         training_step=training_step,

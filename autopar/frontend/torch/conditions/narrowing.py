@@ -8,6 +8,7 @@ the user gave the range: then the code is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from traceback import FrameSummary
 from typing import Any
 
 import sympy
@@ -15,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 from torch.utils._traceback import CapturedTraceback
 
 from autopar.base.errors import InvalidInputError, Loc
+from autopar.base.package import PACKAGE
 from autopar.frontend.lower.open_sizes import OpenSizes, SymSize, conjuncts
 from autopar.frontend.torch.capture.origin import is_user_code
 from autopar.ir.builds.manifest import ReportEntry
@@ -73,7 +75,7 @@ class ExampleSizes(OpenSizes):
             self._ranges.update(before)
             return None
         for symbol in changed:
-            self._note(before[symbol], CapturedTraceback.extract())
+            self._note(before[symbol], _stack())
             self.take_for_granted(self._ranges[symbol])
         return bool(answer == sympy.true)
 
@@ -163,8 +165,26 @@ class _Env(ShapeEnv):
             return sympy.true if answer else sympy.false
 
 
-def _line(stack: Any) -> Loc:
-    """Returns the innermost line of the user's code of a stack that torch noted."""
-    frames = [] if stack is None else list(stack.summary())
-    own = [frame for frame in frames if is_user_code(frame.filename)]
-    return Loc(own[-1].filename, own[-1].lineno or 0) if own else Loc()
+def _stack() -> CapturedTraceback:
+    found: CapturedTraceback = CapturedTraceback.extract()  # type: ignore[no-untyped-call]
+    return found
+
+
+def _line(stack: CapturedTraceback | None) -> Loc:
+    """Returns the innermost line of the user's model in a stack that torch noted, if there is one.
+
+    While torch differentiates, there is none.
+    """
+    frames = [] if stack is None else list(stack.summary())  # type: ignore[no-untyped-call]
+    calls = [at for at, frame in enumerate(frames) if _calls_model(frame)]
+    inner = frames[calls[-1] :] if calls else []
+    own = [frame for frame in inner if is_user_code(frame.filename)]
+    return Loc(own[-1].filename, own[-1].lineno or 0) if own else Loc(name="the model")
+
+
+def _calls_model(frame: FrameSummary) -> bool:
+    """Whether a frame is that of what calls the model while it is captured."""
+    return frame.name == "forward" and frame.filename == _CAPTURE
+
+
+_CAPTURE = str(PACKAGE / "frontend" / "torch" / "capture" / "joint.py")

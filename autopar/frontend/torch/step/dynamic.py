@@ -220,9 +220,10 @@ def _sizes(dims: Sequence[_OpenDim]) -> dict[str, Size]:
     for name, each in first.items():
         known = (said[name].range if name in said else None) or SizeRange()
         if not known.least <= each.example <= known.most:
+            most = "" if known.most == UNBOUNDED else f" and at most {known.most}"
             raise InvalidInputError(
-                f"{each.place}: the example has {each.example} there, which isn't from"
-                f" {known.least} to {known.most}"
+                f"{each.place}: the example has {each.example} there; {name} is at least"
+                f" {known.least}{most}"
             )
         found[name] = known.size(name, each.example)
     return found
