@@ -85,7 +85,7 @@ def inquire_lost(
     """Finds out where the ranks are to which a connection was lost, or for which the time is up.
 
     Who times out closes its connections before it can say so: where all that one waits for are
-    alive and wait, one of them is about to.
+    alive, and some wait, here or in another call, one of these is about to.
 
     Args:
         board, place, waited_for, members: See `inquire`.
@@ -97,9 +97,11 @@ def inquire_lost(
     deadline = time.monotonic() + 2 * ANSWER
     while True:
         found = inquire(board, place, waited_for, members)
-        found.timed_out = timed_out or any(beat.timed_out for beat in found.waiting.values())
+        elsewhere = [beat for beat in found.absent.values() if beat.place.kind == "meeting"]
+        waiting = [*found.waiting.values(), *elsewhere]
+        found.timed_out = timed_out or any(beat.timed_out for beat in waiting)
         left = any(beat.place.kind == "closed" for beat in found.absent.values())
-        told = found.timed_out or found.silent or left or not found.waiting
+        told = found.timed_out or found.silent or left or not waiting
         if told or time.monotonic() > deadline:
             return found
         time.sleep(0.1)
