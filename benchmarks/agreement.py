@@ -32,7 +32,8 @@ from torch import Tensor
 from autopar.base.errors import InvalidInputError
 from autopar.runtime.agree.agreement import Agreement, Offer, Pending, Talk
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 
 CONTENDERS = ("silent", "not compared", "compared")
 PAIRS = (("compared", "silent"), ("not compared", "silent"), ("compared", "not compared"))

@@ -39,7 +39,7 @@ from torch.distributed.distributed_c10d import Store
 
 from autopar.runtime.job.patience import Patience
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 
 RANKS = 4
 TIMEOUT = 5.0
@@ -54,7 +54,7 @@ HOWS = ("kill", "stop", "sleep", "raise", "exit")
 HANGS = ("stop", "sleep")
 SABOTAGE: Any = importlib.import_module("tests.runtime.failure.sabotage")
 """It puts itself in the place of what modules import, which no type allows."""
-IMPORTED = ["soak_training", "tests.runtime.failure.sabotage", "autopar.runtime.training.trainer"]
+IMPORTED = ["soak_training", "tests.runtime.failure.sabotage", "autopar.runtime.training.opening"]
 CONTEXT = multiprocessing.get_context("forkserver")
 
 

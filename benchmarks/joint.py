@@ -40,7 +40,7 @@ from autopar.planning.lowering import Lowering
 from autopar.planning.planner import Planner
 from autopar.planning.within_memory import Within
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 
 PARTS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Limits, as parts of what the fastest plan holds."""

@@ -34,7 +34,7 @@ import autopar
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, evaluate
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 
 APART = 1.2
 """How much longer the slower plan of a pair is predicted to take, at least."""

@@ -29,7 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autopar.modules import compile
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 
 Batch = tuple[Tensor, Tensor]
 Step = Callable[[Batch], Tensor]

@@ -53,8 +53,9 @@ from autopar.runtime.ports.ports import (
     labelled_inputs,
     read_weights,
 )
+from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.training.rates import trains
-from autopar.runtime.training.trainer import NonFiniteLoss, Trainer, open_trainer
+from autopar.runtime.training.trainer import NonFiniteLoss, Trainer
 from autopar.runtime.verification.verification import Verification, verify_mesh
 from autopar.runtime.weights.weights import WeightFile
 

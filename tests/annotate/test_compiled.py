@@ -26,7 +26,7 @@ from autopar.base.errors import AnnotationError
 from autopar.compiled import CompiledModel
 from autopar.ir.mark import Mark
 from autopar.ir.text.layouts import Entry
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 
 MESH = ProcessMesh([[0, 1], [2, 3]], ["dp", "tp"])
 

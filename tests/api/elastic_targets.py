@@ -13,7 +13,7 @@ from autopar.base.errors import InvalidInputError
 from autopar.compiled import CompiledModel
 from autopar.runtime.job.preparing import prepare_on_first
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from tests.runtime.training.steps import LAYOUTS, batches, compiled_step
 
 

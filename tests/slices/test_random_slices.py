@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from autopar import ProcessMesh
 from autopar.annotate import shard
 from autopar.ir.text.layouts import Entry
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from tests.judges import captured
 from tests.slices.models import CUBE, PAIR, SQUARE, TALL, THREE, WIDTH, Batch, compiled, trained
 

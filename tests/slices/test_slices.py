@@ -17,7 +17,7 @@ from autopar import ProcessMesh
 from autopar.analysis.reports.inspection import show_rank
 from autopar.base.errors import AnnotationError
 from autopar.runtime.api import run
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from tests.runtime.execute.targets import run_program, train
 from tests.runtime.job.real import run_ranks
 from tests.runtime.training.steps import assert_same

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from autopar import ProcessMesh
 from autopar.runtime.api import verify
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.training.steps import assert_same
 from tests.slices.models import (
     CUBE,

@@ -1,5 +1,6 @@
 """Training.
 
+opening         opens a trainer
 trainer         keeps the state, runs a step per batch
 step_plan       what a step runs for batches of certain shapes
 rates           learning rates

@@ -14,7 +14,7 @@ from autopar.cost import Cluster
 from autopar.ir.builds.files import read_build
 from autopar.modules import compile
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from tests.judges.tracking import Tracking
 
 BATCH, WIDTH, HIDDEN, LAYERS, CLASSES = 16, 128, 512, 3, 64

@@ -16,7 +16,7 @@ import autopar
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import capture
 from autopar.runtime.api import run
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import autopar
 from autopar.frontend.torch.capture.simplify import simplify
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 
 
 def traced(x: Tensor) -> fx.GraphModule:

@@ -14,7 +14,7 @@ import numpy as np
 
 from autopar.ir import program_pb2
 from autopar.ir.serde import manifest_from_bytes, manifest_to_bytes
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from tests.cli.command import autopar, compiled
 from tests.mutations import messages
 from tests.mutations.arrays import mutate_safetensors

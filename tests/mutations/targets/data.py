@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from tests.cli.command import INPUT, compiled
 from tests.mutations import trees
 from tests.mutations.arrays import mutate_npy, mutate_npz, mutate_safetensors

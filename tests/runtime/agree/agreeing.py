@@ -15,7 +15,8 @@ from torch import Tensor
 from autopar.base.errors import AutoparError
 from autopar.runtime.execute.distributed import Session
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.training.steps import Batch, batches
 
 

@@ -22,7 +22,8 @@ from autopar.runtime.execute.distributed import Session
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.state.stateful import calls
 from tests.runtime.training.steps import Model, batches
 

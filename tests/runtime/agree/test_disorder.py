@@ -9,7 +9,7 @@ import pytest
 from autopar.base.errors import InvalidInputError
 from autopar.modules import compile
 from autopar.runtime.agree.disagreement import GLOBAL_BATCH
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from tests.runtime.agree import disorder
 from tests.runtime.job.real import run_ranks
 from tests.runtime.state.stateful import stateful_build

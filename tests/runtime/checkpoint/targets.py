@@ -12,7 +12,8 @@ from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.runtime.api import load
 from autopar.runtime.checkpoint import checkpoint
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.training.steps import Batch, batches
 
 _BATCHES = batches(64)

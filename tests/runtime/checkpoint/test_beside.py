@@ -16,7 +16,7 @@ from autopar.base.errors import InvalidInputError
 from autopar.runtime.checkpoint import checkpoint
 from autopar.runtime.checkpoint import files as checkpoint_files
 from autopar.runtime.checkpoint.files import Rectangle
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from tests.runtime.training.steps import LAYOUTS, assert_same, batches, training_build
 
 BATCHES = batches(8)

@@ -20,7 +20,8 @@ from autopar.runtime.checkpoint.series import Place
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.ports.boxes import Extent, take, whole_box
 from autopar.runtime.state.state import Content, Held, Key, Piece
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.execute.targets import die_in_checkpoint
 from tests.runtime.job.real import run_ranks
 from tests.runtime.training.steps import (

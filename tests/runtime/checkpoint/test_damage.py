@@ -16,7 +16,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from autopar.base.errors import InvalidInputError
 from autopar.runtime.checkpoint.index import DamagedCheckpoint
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.training.steps import LAYOUTS, Reference, assert_same, batches, training_build
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from tests.runtime.checkpoint.targets import (
     leave_beside_a_save,
     load_what_one_rank_finds_damaged,

@@ -30,7 +30,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from autopar.base.errors import InvalidInputError
 from autopar.runtime.checkpoint.index import DamagedCheckpoint, growing_digest
 from autopar.runtime.checkpoint.inert_pickle import NotInert, read_inert
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.training.steps import LAYOUTS, Reference, training_build
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -24,7 +24,8 @@ from autopar.runtime.api import load
 from autopar.runtime.checkpoint import checkpoint
 from autopar.runtime.checkpoint.index import DamagedCheckpoint
 from autopar.runtime.checkpoint.owner import Owner
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.checkpoint.targets import save_too
 from tests.runtime.job.real import run_ranks
 from tests.runtime.training.steps import LAYOUTS, assert_same, batches, training_build
@@ -416,7 +417,7 @@ def test_a_folder_that_can_only_be_read(
 
 FULL = """
 import resource, signal, sys
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for limit in (0, 1000, 30_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))

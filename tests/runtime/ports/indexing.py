@@ -8,7 +8,7 @@ from typing import Any
 from autopar.base.errors import AutoparError
 from autopar.runtime.execute.distributed import Session
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 
 
 def steps(processes: Processes, build: Path, right: Any, wrong: Any) -> tuple[list[str], float]:

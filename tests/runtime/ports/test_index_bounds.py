@@ -14,7 +14,8 @@ import autopar
 from autopar.base.errors import InvalidInputError
 from autopar.ir.text.parse import parse_program
 from autopar.runtime.ports.index_bounds import IndexBounds
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.job.real import run_ranks
 from tests.runtime.ports import indexing
 

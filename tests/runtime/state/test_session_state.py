@@ -17,7 +17,8 @@ from autopar.ir.builds.files import read_build
 from autopar.modules import compile
 from autopar.runtime.api import run, verify
 from autopar.runtime.execute.virtual import VirtualMesh
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from autopar.runtime.weights.weights import WeightFile
 from tests.runtime.execute.targets import draw_and_reset, go_on, keep_state, run_calls
 from tests.runtime.job.real import run_ranks

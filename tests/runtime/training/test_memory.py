@@ -18,7 +18,7 @@ from autopar.ir.builds.files import read_build
 from autopar.modules import compile
 from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.ports.ports import read_weights
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.weights import weights as weight_files
 from autopar.runtime.weights.weights import WeightFile
 

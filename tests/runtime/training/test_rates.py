@@ -14,7 +14,7 @@ from torch import nn
 
 from autopar.ir.builds.files import read_build
 from autopar.modules import compile
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 

@@ -16,7 +16,8 @@ from torch.nn.functional import mse_loss
 
 from autopar.base.errors import InvalidInputError
 from autopar.modules import compile
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.training.steps import (
     LAYOUTS,
     Layout,

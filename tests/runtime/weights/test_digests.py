@@ -20,7 +20,7 @@ from autopar.ir.builds.manifest import Manifest
 from autopar.runtime.api import load, run, verify
 from autopar.runtime.files.checked_build import check_files
 from autopar.runtime.ports.boxes import Box, Extent, exposed, take, whole_box
-from autopar.runtime.training.trainer import open_trainer
+from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.weights import digests as weight_digests
 from autopar.runtime.weights.digests import touched
 from autopar.runtime.weights.weights import WeightFile

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
 from autopar.runtime.ports.boxes import whole_box
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from autopar.runtime.weights import shards as weight_shards
 from autopar.runtime.weights.shards import write_folder
 from autopar.runtime.weights.sources import INDEX, WHOLE

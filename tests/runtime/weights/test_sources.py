@@ -16,7 +16,8 @@ from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
 from autopar.runtime.api import load
-from autopar.runtime.training.trainer import Trainer, open_trainer
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.trainer import Trainer
 from autopar.runtime.weights.sources import INDEX, WHOLE
 from autopar.runtime.weights.weights import WeightFile
 from tests.runtime.training.steps import LAYOUTS, Model, assert_same, training_build

@@ -1,0 +1,60 @@
+"""Opening a trainer: of this process's rank of a build, or of all ranks on the virtual mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from autopar.base.arguments import FLAG, WHOLE, expect
+from autopar.ir.builds.files import read_build
+from autopar.runtime.execute.distributed import Session, read_or_tell
+from autopar.runtime.execute.gate import Gate
+from autopar.runtime.execute.ranks import Ranks
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.training.trainer import Trainer
+from autopar.runtime.weights.weights import WeightFile, weight_paths
+
+
+def open_trainer(
+    build: str | Path,
+    *,
+    virtual: bool = False,
+    seed: int | None = None,
+    check_loss: bool = True,
+    weights: str | Path | Sequence[str | Path] = (),
+    **options: Any,
+) -> Trainer:
+    """Returns a trainer of this process's rank of a build, in a job that torchrun started.
+
+    Args:
+        build: The folder of a training build.
+        virtual: Whether all ranks run in this process instead, without a job.
+        seed: What the random numbers of all steps depend on; by default the build's own.
+        check_loss: Whether a step whose loss isn't finite is refused. Looking at the loss makes
+            the host wait for an accelerator once per step.
+        weights: A safetensors file with weights to start from, or a folder or index of Hugging
+            Face's, of which each rank reads its slices; or several. They count before those of
+            the build, which may have none.
+        options: Those of `Session`, unless `virtual`.
+
+    Raises:
+        InvalidInputError: If the build is damaged, or is not one that trains.
+        RuntimeFailure: If the ranks differ, or another rank failed.
+    """
+    expect(FLAG, virtual=virtual, check_loss=check_loss)
+    expect(WHOLE.or_none, seed=seed)
+    gate = Gate(check_loss)
+    found = read_build(build) if virtual else read_or_tell(build, **options)
+    if virtual:
+        with WeightFile(*weight_paths(weights), build=found) as file:
+            ranks: Ranks = VirtualMesh(found.deployment, file, gate.in_place)
+    else:
+        ranks = Session(build, in_place=gate.in_place, weights=weights, **options)
+    values = found.serial.main.values
+    layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
+    try:
+        return Trainer(ranks, gate, found, seed=seed, layouts=layouts)
+    except BaseException:
+        ranks.close()
+        raise
