@@ -18,7 +18,7 @@ from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.text import parse_program
 from autopar.runtime.api import run
 from autopar.runtime.files.scratch import PREFIX, scratch_folder
-from autopar.runtime.job.launcher import _what_happened
+from autopar.runtime.job.torchrun import what_happened
 from autopar.runtime.ports.ports import labelled_inputs
 from tests.runtime.failure.faults import RANKS, left_processes, sum_build
 from tests.runtime.failure.sabotage import VARIABLE
@@ -125,7 +125,7 @@ def test_ranks_end_with_who_launched_them(tmp_path: Path) -> None:
 
 def test_a_killed_rank_is_found_in_the_launchers_log(tmp_path: Path) -> None:
     log = "failed (exitcode: -9) local_rank: 1 (pid: 12) of binary: python"
-    assert _what_happened(tmp_path, log) == "rank 1 was killed by signal 9"
+    assert what_happened(tmp_path, log) == "rank 1 was killed by signal 9"
 
 
 def torchrun(ranks: int, *arguments: object) -> subprocess.CompletedProcess[str]:
