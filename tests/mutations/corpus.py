@@ -13,6 +13,7 @@ _UNSOUND = "a program that breaks the rules, correctly signed, was run: "
 
 CORPUS: Mapping[str, str] = {
     "onnx:489": "a tensor of 32 GiB: asked for, not refused; then KeyError while it was priced",
+    "onnx:32": "an open size that a weight fixes, twice: KeyError",
     "onnx:1412": "30 functions that each call the last nine times: more than 2 GiB",
     "annotations:44": _DEEP,
     "annotations:86": _DEEP,

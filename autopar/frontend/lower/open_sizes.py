@@ -186,8 +186,7 @@ class OpenSizes:
         return size.planned < other and self._bound(size, other - 1)
 
     def _limit(self, size: Size) -> bool:
-        symbol = str(self._symbols[size.name].node.expr)
-        known = self._ranges[symbol]
+        symbol, known = next(each for each in self._ranges.items() if each[1].name == size.name)
         least, most = max(size.least, known.least), min(size.most, known.most)
         if least > most:
             return False

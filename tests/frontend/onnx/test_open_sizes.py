@@ -60,6 +60,19 @@ def test_a_table_that_is_cut_to_a_length_limits_it(tmp_path: Path) -> None:
     assert ranges(program) == {"batch": (0, 2**31 - 1), "length": (0, 512)}
 
 
+def test_a_size_that_a_weight_fixes_is_fixed(tmp_path: Path) -> None:
+    bias, weight = np.ones(16, np.float32), np.ones((16, 4), np.float32)
+    program = imported(
+        tmp_path,
+        node("Add", "x bias", "biased"),
+        node("Gemm", "biased weight", "y"),
+        inputs={"x": (FLOAT, ["batch", "width"])},
+        initializers={"weight": weight, "bias": bias},
+    )
+    assert list(ranges(program)) == ["batch"]
+    assert program.signature.inputs[0].shape[1] == 16
+
+
 def test_a_loss_whose_body_onnx_gives_takes_any_batch(tmp_path: Path) -> None:
     loss = node("SoftmaxCrossEntropyLoss", "x labels", "y")
     program = imported(

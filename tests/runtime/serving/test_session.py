@@ -157,9 +157,10 @@ def gone(processes: list[int], seconds: float = 30.0) -> bool:
 
 
 def test_a_rank_that_is_killed_ends_the_session(scorer: Path) -> None:
+    others = set(ranks_of(os.getpid()))
     with InferenceSession(scorer, mesh=2) as session:
         session.run(None, {"ids": ids_of(1, 2)})
-        processes = ranks_of(os.getpid())
+        processes = [each for each in ranks_of(os.getpid()) if each not in others]
         rank = next(each for each in reversed(processes) if "serving.rank" in _command(each))
         os.kill(rank, signal.SIGSTOP)
         with ThreadPoolExecutor(4) as pool:
