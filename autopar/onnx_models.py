@@ -25,6 +25,7 @@ def compile_onnx(
     dims: Mapping[str, int | str] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     allow_external: Sequence[str | Path] = (),
+    state: Mapping[str, str] | None = None,
     mesh: MeshLike | None = None,
     devices: int | None = None,
     strategy: str | None = "",
@@ -51,6 +52,9 @@ def compile_onnx(
             for which size to plan, too. Others stay open.
         input_shapes: Shapes of inputs.
         allow_external: Folders beside the model's own that may hold its external data.
+        state: Outputs that are inputs of the next call, by input, as "past_key_values.*":
+            "present.*". They stay on the ranks from call to call, laid out as the plan says; they
+            begin as zeros, open sizes of theirs as 0.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
             or sizes, as `8` or `(2, 4)`.
         devices: In the place of a mesh: how many processes; the fastest shape is searched.
@@ -95,7 +99,11 @@ def compile_onnx(
         activations=activations,
     )
     imported = import_onnx(
-        model, dims=dims, input_shapes=input_shapes, allow_external=allow_external
+        model,
+        dims=dims,
+        input_shapes=input_shapes,
+        allow_external=allow_external,
+        state=state,
     )
     compiled = compile_program(imported.program, options, report=imported.report)
     made = CompiledModel.of(compiled, imported.program, imported.weights)

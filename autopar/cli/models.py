@@ -12,7 +12,7 @@ import click
 
 from autopar.cli.console import usage
 from autopar.cli.options import PATH
-from autopar.cli.sizes import parse_dims, parse_shapes
+from autopar.cli.sizes import parse_dims, parse_shapes, parse_state
 
 if TYPE_CHECKING:
     from autopar.frontend.onnx import ImportedModel
@@ -78,6 +78,14 @@ OPTIONS = (
         metavar="FOLDER",
         help="Trust this folder too to hold the model's external data. Repeatable.",
     ),
+    click.option(
+        "--state",
+        multiple=True,
+        callback=_parsed(parse_state),
+        metavar="INPUT=OUTPUT",
+        help="An output that is an input of the next call, which the ranks keep: a * on both sides"
+        " stands for the same, as in 'past_key_values.*=present.*'. Repeatable.",
+    ),
 )
 
 
@@ -92,6 +100,7 @@ class ModelOptions:
         shard: Pins, as it takes them.
         plan: A file with pins, or a plan.
         allow_external: Folders that may hold the model's external data.
+        state: Outputs that are inputs of the next call, by input.
     """
 
     dims: dict[str, str]
@@ -100,6 +109,7 @@ class ModelOptions:
     shard: tuple[str, ...]
     plan: Path | None
     allow_external: tuple[Path, ...]
+    state: dict[str, str]
 
     def load(self, path: Path) -> ImportedModel:
         """Imports an ONNX file.
@@ -110,7 +120,11 @@ class ModelOptions:
         from autopar.frontend.onnx import import_onnx
 
         return import_onnx(
-            path, dims=self.dims, input_shapes=self.input_shapes, allow_external=self.allow_external
+            path,
+            dims=self.dims,
+            input_shapes=self.input_shapes,
+            allow_external=self.allow_external,
+            state=self.state,
         )
 
 

@@ -1,4 +1,4 @@
-"""Shapes that a command line gives to a model whose dimensions are open."""
+"""What a command line says of a model's inputs: of open dimensions, shapes, and state."""
 
 from __future__ import annotations
 
@@ -54,6 +54,22 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
                 f"--input-shapes {text} contradicts --input-shapes {name}:{earlier}"
             )
     return shapes
+
+
+def parse_state(texts: Sequence[str]) -> dict[str, str]:
+    """Returns the outputs by input that options such as `past.*=present.*` connect.
+
+    Raises:
+        InvalidInputError: If an option can't be understood, or contradicts an earlier one.
+    """
+    state: dict[str, str] = {}
+    for text in texts:
+        given, _, returned = (part.strip() for part in text.partition("="))
+        if not given or not returned:
+            raise InvalidInputError(f"--state {text}: write INPUT=OUTPUT, as 'past.*=present.*'")
+        if state.setdefault(given, returned) != returned:
+            raise InvalidInputError(f"--state {text} contradicts --state {given}={state[given]}")
+    return state
 
 
 def _is_size(text: str) -> bool:

@@ -61,7 +61,8 @@ class Graph:
         placed: Those whose pin was given a place within its dimension (`completion.place`).
         origins: Why the others are pinned, or lie as they will, by value, where that is known.
         outputs: Positions of the values that are results of the whole.
-        aliases: (output, input) pairs that share storage, hence a layout.
+        aliases: (output, input): the output is the new content of the input, hence lies like it.
+        renewed: Those of them that have one shape, so that they share storage.
         kept: The axes along which a value is split only while it is kept (see `keep`).
         settled: Per op, splits that it has whatever its neighbours want.
         decided: The choices of ops that the user pinned.
@@ -99,6 +100,7 @@ class Graph:
         )
         self.placed: frozenset[int] = frozenset()
         self.aliases = [(self.position[out], self.position[into]) for out, into in aliases]
+        self.renewed = [pair for pair in self.aliases if self._are_alike(*pair)]
         self.kept: dict[int, frozenset[str]] = {}
         self.settled: dict[int, Splits] = {}
         phases = dict.fromkeys((op.phase, op.microbatch) for op in ops)
@@ -113,6 +115,15 @@ class Graph:
         self._derived: dict[Hashable, object] = {}
         self._structure: dict[Hashable, object] = {}
         self._own: dict[Hashable, object] = {}
+
+    def like(self, value: int, other: int, form: Form) -> Form:
+        """Returns the form of a value that lies as another one does in its form."""
+        if self._are_alike(value, other):
+            return form
+        return self.space.of_splits(form.splits, self.values[value].global_shape)
+
+    def _are_alike(self, value: int, other: int) -> bool:
+        return self.values[value].global_shape == self.values[other].global_shape
 
     def _pin(self, value: Value) -> Form | None:
         if value.dist is None:

@@ -127,7 +127,7 @@ def pin_aliases(graph: Graph) -> None:
     """
     for out, into in graph.aliases:
         pins = graph.pins[out], graph.pins[into]
-        if None not in pins and pins[0] is not pins[1]:
+        if None not in pins and pins[0] is not graph.like(out, into, pins[1]):
             a, b = graph.values[out], graph.values[into]
             raise AnnotationError(
                 f"%{a.name} is the new content of %{b.name}, but their pins differ: {a.dist}"
@@ -139,7 +139,7 @@ def pin_aliases(graph: Graph) -> None:
 
 
 def _pin_like(graph: Graph, value: int, other: int, form: Form) -> None:
-    graph.pins[value] = form
+    graph.pins[value] = graph.like(value, other, form)
     graph.origins[value] = Origin("preset", f"{SHARES_STORAGE} %{graph.values[other].name}")
 
 

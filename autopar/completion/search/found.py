@@ -43,6 +43,7 @@ def solution_of(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solut
     """
     for out, into in graph.aliases:
         if graph.pins[out] is None:
+            forms[out] = graph.like(out, into, forms[into])
             detail = f"shares storage with %{graph.values[into].name}"
             graph.origins[out] = Origin("preset", detail)
     chosen = frozenset(

@@ -26,6 +26,7 @@ from autopar.ir.expr.expression import (
     add,
     floordiv,
     prod,
+    sizes_of,
 )
 from autopar.ir.expr.facts import is_at_least, larger, smaller
 
@@ -52,6 +53,7 @@ class OpenSizes:
     env: ShapeEnv = field(default_factory=_shape_env)
     _symbols: dict[str, torch.SymInt] = field(default_factory=dict)
     _ranges: dict[str, Size] = field(default_factory=dict)
+    _defined: dict[str, sympy.Expr] = field(default_factory=dict)
 
     def symbolic(self, expr: IntExpr) -> SymSize:
         """Returns an expression as torch computes with it."""
@@ -95,6 +97,8 @@ class OpenSizes:
     def _expr(self, found: sympy.Expr) -> IntExpr:
         if found.is_Integer:
             return int(found)
+        if found.is_Symbol and str(found) in self._defined:
+            return self._expr(self._defined[str(found)])
         if found.is_Symbol and str(found) in self._ranges:
             return self._ranges[str(found)]
         make = _EXPRESSIONS.get(type(found))
@@ -122,7 +126,7 @@ class OpenSizes:
             What can't be made true in that way.
         """
         for part, _ in self.taken_for_granted():
-            if not self.is_made_true(part):
+            if not self.is_made_true(part) and not self.is_defined(part):
                 yield part
 
     def taken_for_granted(self) -> Iterator[tuple[sympy.Basic, Any]]:
@@ -146,6 +150,34 @@ class OpenSizes:
             return True
         self._ranges.update(before)
         return False
+
+    def is_defined(self, relation: sympy.Basic) -> bool:
+        """Takes one size for what it must be equal to; returns whether a relation says that.
+
+        From then on it is no open size any more, but an expression of others, as the length of a
+        mask is that of the past and the present together.
+        """
+        if not isinstance(relation, sympy.Eq):
+            return False
+        order = list(self._ranges)
+        sides = (relation.args, relation.args[::-1])
+        found = [(str(one), other) for one, other in sides if str(one) in self._ranges]
+        # Of two sizes, the one that came later.
+        for symbol, other in sorted(found, key=lambda pair: order.index(pair[0]), reverse=True):
+            if symbol not in self._defined and self._can_be(self._ranges[symbol], other):
+                self._defined[symbol] = other
+                return True
+        return False
+
+    def _can_be(self, size: Size, other: sympy.Expr) -> bool:
+        """Returns whether an expression of other sizes is never too small or large for a size."""
+        try:
+            expr = self._expr(other)
+        except Unexpressed:
+            return False
+        if size.name in {each.name for each in sizes_of(expr)}:
+            return False
+        return size.most == UNBOUNDED and is_at_least(expr, size.least)
 
     def _holds_as_planned(self, relation: sympy.Basic) -> bool:
         sizes = {symbol: self._ranges.get(str(symbol)) for symbol in relation.free_symbols}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from autopar.base.arguments import MAPPING, PATH, WHOLE, Kind, expect
+from autopar.base.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect
 from autopar.frontend.onnx.imported import ImportedModel
 from autopar.ir.expr.ranges import SPELLINGS
 
@@ -38,6 +38,7 @@ def import_onnx(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int | str] | None = None,
     allow_external: Sequence[str | os.PathLike[str]] = (),
+    state: Mapping[str, str] | None = None,
 ) -> ImportedModel:
     """Imports an ONNX model of any opset.
 
@@ -47,6 +48,8 @@ def import_onnx(
         dims: Sizes by symbolic dimension (`dim_param`): 8 binds one, "1:64" says what it may be,
             and "8~1:64" for which size to plan, too. Others stay open.
         allow_external: Folders, besides the model's own, that external data may be read from.
+        state: Outputs that are inputs of the next call, by input, as "past_key_values.*":
+            "present.*". The program keeps them; they begin as zeros, open sizes of theirs as 0.
 
     Raises:
         autopar.frontend.onnx.model.problems.ModelError: If the file can't be read or is
@@ -59,8 +62,9 @@ def import_onnx(
     expect(_FOLDERS, allow_external=allow_external)
     _expect_each(_SIZE, dims=dims)
     _expect_each(_SHAPE, input_shapes=input_shapes)
+    _expect_each(TEXT, state=state)
     folders = tuple(os.fspath(folder) for folder in allow_external)
-    return import_model(os.fspath(path), input_shapes or {}, dims or {}, folders)
+    return import_model(os.fspath(path), input_shapes or {}, dims or {}, folders, state or {})
 
 
 def _expect_each(kind: Kind, **given: Mapping[str, object] | None) -> None:

@@ -74,7 +74,10 @@ def plan_writes(
     writes = Writes(_guard(main, looked, storage.producers) if looked else -1, looked)
     shared = _shared(main, storage)
     for output, source in main.aliases:
-        if output in storage.producers and source not in shared and not storage.inputs_of(output):
+        grows = main.values[output].shape != main.values[source].shape
+        if grows or output not in storage.producers:
+            continue
+        if source not in shared and not storage.inputs_of(output):
             at = max(writes.guard, storage.producers[output], storage.last.get(source, -1))
             writes.after.setdefault(at, []).append((output, source))
     for at, pairs in list(writes.after.items()):

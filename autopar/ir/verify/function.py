@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from autopar.ir.collectives import DECLARED, is_collective
 from autopar.ir.dtypes import DTYPE_BYTES
-from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shape_str, substitute
+from autopar.ir.expr.expression import Expr, IntExpr, axes_of, is_open, shape_str, substitute
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
@@ -76,7 +76,7 @@ class _FunctionCheck:
         if source not in function.inputs:
             self._add(subject, "an input of the function second", value_name(source))
         old, new = function.values.get(source), function.values.get(output)
-        if old is not None and new is not None and type_of(old) != type_of(new):
+        if old is not None and new is not None and not can_become(old, new):
             self._add(subject, f"a new content {type_str(old)}", type_str(new))
 
     def _check_value(self, value: Value) -> None:
@@ -256,6 +256,15 @@ def is_within(mesh: ProcessMesh, root: ProcessMesh | None) -> bool:
             return True
         part = part.parent
     return False
+
+
+def can_become(old: Value, new: Value) -> bool:
+    """Returns whether a value may be the new content of a stored one; state may change sizes."""
+    if type_of(old) == type_of(new):
+        return True
+    if old.role != "state" or old.dtype != new.dtype or len(old.shape) != len(new.shape):
+        return False
+    return all(a == b or is_open(a) for a, b in zip(old.shape, new.shape, strict=True))
 
 
 def type_of(value: Value) -> tuple[str, tuple[IntExpr, ...]]:

@@ -64,6 +64,7 @@ from autopar.runtime.ports.ports import (
     check_inputs,
     check_present,
     default_of,
+    is_open_state,
     label_of,
     labelled,
     plain_outputs,
@@ -72,6 +73,7 @@ from autopar.runtime.ports.ports import (
     region_of,
     user_inputs,
 )
+from autopar.runtime.state.open_state import OpenState, begin_state
 from autopar.runtime.state.session_state import SessionState
 from autopar.runtime.training.rates import trains
 from autopar.runtime.weights.identity import identity_of
@@ -172,6 +174,7 @@ class Session(Closing):
         self._torch_compile = torch_compile
         self._in_place = in_place or InPlace()
         self._specialize()
+        self._open_state = OpenState(self.program)
         with WeightFile(*self._given, build=found) as file:
             device = str(self.device)
             self.weights = read_weights(self.program, file, device, absent=self.absent)
@@ -296,7 +299,7 @@ class Session(Closing):
 
         Says so if they look like a part of them.
         """
-        here = self._sized.at(sizes_of_inputs(self.program, given))
+        here = self._sized.at(self._open_state.at(sizes_of_inputs(self.program, given)))
         try:
             tensors = check_inputs(here.program, given)
         except InvalidInputError as error:
@@ -371,6 +374,9 @@ class Session(Closing):
         with self.reported():
             for name, piece in first.items():
                 self.weights[name].copy_(piece)
+            for port in filter(is_open_state, self.program.signature.inputs):
+                self.weights.pop(port.name, None)
+            self._open_state.clear()
 
     def _first_values(self) -> dict[str, Tensor]:
         """Returns this rank's pieces of what calls write, as they were before the first one."""
@@ -487,10 +493,12 @@ class Session(Closing):
     def _results(self, here: Sized, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Runs the program and keeps what it writes; returns this rank's outputs."""
         self.supervisor.whereabouts.begin()
+        begin_state(here.program, self.weights, self.device)
         results = here.forward(
             *rank_arguments(here.program, tensors, self.weights, str(self.device))
         )
         self._keeping.keep(self.weights, results)
+        self._open_state.advance(here.sizes)
         return results
 
     def _talk(self) -> RankTalk | None:
@@ -539,7 +547,8 @@ class Session(Closing):
                 self._world = World(self.processes, backend, store, self.timeout)
             groups = self._groups.of(self.deployment, self.rank, backend)
         self._keeping = Keeping(self.program)
-        self._state = SessionState(self, self._keeping.written)
+        open_state = {p.name for p in self.program.signature.inputs if is_open_state(p)}
+        self._state = SessionState(self, self._keeping.written - open_state)
         coords = self.deployment.coords_of(self.rank)
         code = Code(self.program, coords, partial(self._generated, groups))
         self._sized = SizedRank(self.deployment, self.rank, self.program, code)

@@ -39,6 +39,7 @@ from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.control import Call, Repeat
 from autopar.runtime.execute.updates import InPlace
+from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.joining import joined
 from autopar.runtime.kernels.table import kernel, signature, to_torch
 from autopar.runtime.ports.assumptions import looking
@@ -266,7 +267,7 @@ class _Body:
 
     def _compute(self, op: Op) -> None:
         try:
-            function = kernel(op.kind)
+            function = append if self._appends(op) else kernel(op.kind)
         except InvalidInputError as error:
             raise InvalidInputError(f"{op.loc}: {error}") from error
         node = self._node(op, "call_function", function, *self._arguments(op))
@@ -274,6 +275,12 @@ class _Body:
             self.bind(op.results[0], node, op)
         else:
             self._results(op, node)
+
+    def _appends(self, op: Op) -> bool:
+        """Returns whether an op appends to state, and its result is the new content of that."""
+        if op.kind != "aten.cat.default" or self.emitter.in_place is None:
+            return False
+        return (op.results[0], op.operands[0]) in self.function.aliases
 
     def _arguments(self, op: Op) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Leading arguments go by position, which is faster than by name."""

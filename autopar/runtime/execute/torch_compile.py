@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from autopar.runtime.execute.emit import GUARD
+from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.table import is_fused_step
 
 
@@ -16,15 +17,18 @@ def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., 
 
     Args:
         module: What `emit` returned.
-        whole: Whether it must be one graph, unless a guard looks at a value. Fused steps of
-            optimizers are kernels already, that torch can't trace: they too run between graphs.
+        whole: Whether it must be one graph, unless a guard looks at a value, or state grows.
+            Fused steps of optimizers are kernels already, that torch can't trace: they too run
+            between graphs.
     """
     for each in module.modules():
         if isinstance(each, fx.GraphModule):
             for node in each.graph.nodes:
                 op = node.meta.get("op")
-                whole &= op is None or op.kind != GUARD
-                if op is not None and (op.kind == GUARD or is_fused_step(op.kind)):
+                whole &= (op is None or op.kind != GUARD) and node.target is not append
+                if op is not None and (
+                    op.kind == GUARD or is_fused_step(op.kind) or node.target is append
+                ):
                     node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
             each.recompile()
     return _telling(torch.compile(module, fullgraph=whole))

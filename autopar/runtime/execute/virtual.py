@@ -54,6 +54,7 @@ from autopar.runtime.ports.ports import (
     read_weights,
 )
 from autopar.runtime.ports.writing_back import WritingBack
+from autopar.runtime.state.open_state import begin_state
 from autopar.runtime.weights.weights import WeightFile
 
 RankTrace = Callable[[int, Scope, Value, Tensor], Tensor]
@@ -174,6 +175,8 @@ class VirtualMesh:
         writing_back = WritingBack(self.ranks[0].program)
         if write:
             writing_back.check(tensors)
+        for rank in self.ranks:
+            begin_state(rank.program, rank.weights, "cpu")
         arguments = {
             at: rank_arguments(rank.program, tensors, rank.weights, "cpu")
             for at, rank in enumerate(self.ranks)

@@ -26,6 +26,11 @@ class Keeping:
         stored = {port.name for port in program.signature.inputs if is_weight(port)}
         sources = {out: into for out, into in main.aliases if into in stored}
         self._sources = {at: sources[out] for at, out in enumerate(main.outputs) if out in sources}
+        self._grown = {
+            at
+            for at, into in self._sources.items()
+            if main.values[main.outputs[at]].shape != main.values[into].shape
+        }
         self._shared = _shared(program) if sources else frozenset()
 
     @property
@@ -52,7 +57,8 @@ class Keeping:
             if at in self._shared:
                 found[name] = new.clone(memory_format=torch.contiguous_format)
             else:
-                found[name] = new.contiguous()
+                # What has grown has room behind it (see `growing`), and no kernel writes to it.
+                found[name] = new if at in self._grown else new.contiguous()
         return found
 
 
@@ -66,10 +72,12 @@ def keeping_by_rank(programs: Mapping[int, Program]) -> dict[int, Keeping]:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Returns whether two tensors of one type are the same elements in memory."""
+    """Returns whether two tensors of one dtype are the same elements in memory."""
     if one is other:
         return True
-    return one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
+    if one.shape != other.shape or one.stride() != other.stride():
+        return False
+    return one.data_ptr() == other.data_ptr()
 
 
 def _shared(program: Program) -> frozenset[int]:

@@ -19,7 +19,8 @@ from autopar.runtime.ports.ports import Arrays, label_of, user_inputs
 
 def is_left_open(program: Program) -> bool:
     """Returns whether sizes of a program are known only when it is called."""
-    return any(isinstance(size, Size) for port in user_inputs(program) for size in port.shape)
+    ports = program.signature.inputs
+    return any(isinstance(size, Size) for port in ports for size in port.shape)
 
 
 def sizes_of_inputs(program: Program, inputs: Arrays) -> dict[str, int]:
@@ -51,9 +52,14 @@ def sizes_of_inputs(program: Program, inputs: Arrays) -> dict[str, int]:
 
 
 def planned_sizes(program: Program) -> dict[str, int]:
-    """Returns the sizes that a program leaves open, by name, as they were planned."""
+    """Returns the sizes that a program leaves open, by name, as they were planned.
+
+    Those of state alone are the smallest, with which it begins.
+    """
+    state = (size for port in program.signature.inputs for size in port.shape)
+    first = {size.name: size.least for size in state if isinstance(size, Size)}
     sizes = (size for port in user_inputs(program) for size in port.shape)
-    return {size.name: size.planned for size in sizes if isinstance(size, Size)}
+    return first | {size.name: size.planned for size in sizes if isinstance(size, Size)}
 
 
 def _open_dims(program: Program, inputs: Arrays) -> Iterator[tuple[Port, int, Size, int]]:

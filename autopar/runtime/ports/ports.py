@@ -41,6 +41,11 @@ def is_weight(port: Port) -> bool:
     return port.role in STORED_ROLES
 
 
+def is_open_state(port: Port) -> bool:
+    """Returns whether a stored input begins with the first call, since its sizes are open."""
+    return is_weight(port) and not all(isinstance(size, int) for size in port.shape)
+
+
 def user_inputs(program: Program) -> tuple[Port, ...]:
     """Returns the inputs whose values the user gives, unless they have a default."""
     return tuple(port for port in program.signature.inputs if not is_weight(port))
@@ -208,7 +213,7 @@ def read_weights(
     if names is None:
         check_names(file.given, map(_names, stored))
     for port in stored:
-        if names is None or port.name in names:
+        if not is_open_state(port) and (names is None or port.name in names):
             box = port_box(port, {})
             if (port.name, box) not in cache:
                 cache[port.name, box] = _read_weight(port, file, box, device, absent)

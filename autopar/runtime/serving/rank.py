@@ -9,8 +9,11 @@ import argparse
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from autopar.base.errors import AutoparError, InvalidInputError
 from autopar.runtime.execute.distributed import Session
@@ -67,17 +70,21 @@ def _answer(session: Session, line: Line) -> None:
             return
         if file is not None:
             arena = Arena(file)
-        assert arena is not None, "the first request brings memory"
-        inputs, outputs = (
-            {label: arena.tensor(Slot.of_json(slot)) for label, slot in request[side].items()}
-            for side in ("inputs", "outputs")
-        )
         try:
-            session.run_into(inputs, outputs)
+            if request.get("reset"):
+                session.reset()
+            else:
+                assert arena is not None, "the first request brings memory"
+                inputs, outputs = (_tensors(arena, request[each]) for each in ("inputs", "outputs"))
+                session.run_into(inputs, outputs)
         except InvalidInputError as error:
             line.send({"refused": str(error)})
         else:
             line.send({})
+
+
+def _tensors(arena: Arena, slots: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {label: arena.tensor(Slot.of_json(slot)) for label, slot in slots.items()}
 
 
 def _parser() -> argparse.ArgumentParser:

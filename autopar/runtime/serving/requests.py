@@ -27,12 +27,12 @@ class Request:
     """Inputs of a call, and what is to become of them.
 
     Attributes:
-        inputs: Global tensors by label.
+        inputs: Global tensors by label; None if what calls left is to be forgotten.
         sizes: Those that are open.
         answer: Gets the outputs by label.
     """
 
-    inputs: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor] | None
     sizes: Sizes
     answer: Future[Outputs] = field(default_factory=Future)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -43,6 +43,14 @@ class Runner(Protocol):
             RuntimeFailure: If a rank fails. It can't go on.
         """
 
+    def reset(self) -> None:
+        """Forgets what calls left: state is as it was before the first one.
+
+        Raises:
+            InvalidInputError: If it can't be read any more.
+            RuntimeFailure: If a rank fails. It can't go on.
+        """
+
     def close(self) -> None:
         """Ends the ranks."""
 
@@ -72,6 +80,10 @@ class InProcesses:
         self._crew.ask(request, arena.file if is_new else None, self._seconds)
         return {label: arena.tensor(slot).clone() for label, slot in taken.items()}
 
+    def reset(self) -> None:
+        """See `Runner`."""
+        self._crew.ask({"reset": True}, None, self._seconds)
+
     def close(self) -> None:
         """See `Runner`."""
         self._crew.close()
@@ -88,47 +100,68 @@ class InProcesses:
         return self._arena, True
 
 
-class Here:
-    """Runs requests within this process.
+class OfOneRank:
+    """Runs a build of one rank, within this process.
 
     Args:
-        run: Returns outputs of inputs, at sizes that are open.
-        close: Ends the ranks.
+        session: The rank.
     """
 
-    def __init__(
-        self,
-        run: Callable[[Mapping[str, Tensor], Sizes], dict[str, Tensor]],
-        close: Callable[[], None],
-    ) -> None:
-        self._run = run
-        self.close = close
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def run(self, parts: Parts, sizes: Sizes, outputs: Types) -> dict[str, Tensor]:
         """See `Runner`."""
-        found = self._run({label: _whole(label, parts) for label in parts[0]}, sizes)
+        del sizes
+        found = self._session.run({label: _whole(label, parts) for label in parts[0]})
         return {label: found[label] for label in outputs}
 
+    def reset(self) -> None:
+        """See `Runner`."""
+        self._session.reset()
 
-def of_session(session: Session) -> Here:
-    """Returns what runs a build of one rank."""
-    return Here(lambda inputs, _: session.run(inputs), session.close)
+    def close(self) -> None:
+        """See `Runner`."""
+        self._session.close()
 
 
-def of_virtual_mesh(build: Build) -> Here:
-    """Returns what runs all ranks of a build in turns."""
-    with WeightFile(build=build) as weights:
-        planned = deployment_at(build.deployment, planned_sizes(build.serial))
-        mesh = VirtualMesh(planned, weights)
+class OnVirtualMesh:
+    """Runs all ranks of a build in turns, within this process.
 
-    @lru_cache(KEPT_SIZES)
-    def at(items: tuple[tuple[str, int], ...]) -> VirtualMesh:
-        return mesh.variant(deployment_at(build.deployment, dict(items))) if items else mesh
+    Args:
+        build: The build.
+    """
 
-    def run(inputs: Mapping[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
-        return at(tuple(sizes.items())).run(inputs, updates=False)
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._at = lru_cache(KEPT_SIZES)(self._mesh_at)
+        self._mesh = self._opened()
 
-    return Here(run, mesh.close)
+    def run(self, parts: Parts, sizes: Sizes, outputs: Types) -> dict[str, Tensor]:
+        """See `Runner`."""
+        inputs = {label: _whole(label, parts) for label in parts[0]}
+        found = self._at(tuple(sizes.items())).run(inputs, updates=False)
+        return {label: found[label] for label in outputs}
+
+    def reset(self) -> None:
+        """See `Runner`."""
+        self._at.cache_clear()
+        self._mesh = self._opened()
+
+    def close(self) -> None:
+        """See `Runner`."""
+        self._mesh.close()
+
+    def _opened(self) -> VirtualMesh:
+        build = self._build
+        with WeightFile(build=build) as weights:
+            planned = deployment_at(build.deployment, planned_sizes(build.serial))
+            return VirtualMesh(planned, weights)
+
+    def _mesh_at(self, items: tuple[tuple[str, int], ...]) -> VirtualMesh:
+        if not items:
+            return self._mesh
+        return self._mesh.variant(deployment_at(self._build.deployment, dict(items)))
 
 
 def _type_of(label: str, parts: Parts) -> tuple[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from autopar.base.arguments import COUNT, FLAG, NAMES, POSITIVE, SECONDS, Kind, expect
 from autopar.base.errors import InvalidInputError, RuntimeFailure, near_misses
 from autopar.ir.builds.files import Build, read_build
-from autopar.ir.expr.at_sizes import OpenSignature
+from autopar.ir.expr.at_sizes import OpenSignature, Sizes
 from autopar.ir.expr.expression import Size
 from autopar.ir.program import Port, Program
 from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT, Session
@@ -38,11 +38,12 @@ from autopar.runtime.serving.crew import Crew, Opening
 from autopar.runtime.serving.requests import Outputs, Queue, Request, Together
 from autopar.runtime.serving.runners import (
     InProcesses,
+    OfOneRank,
+    OnVirtualMesh,
     Runner,
     Types,
-    of_session,
-    of_virtual_mesh,
 )
+from autopar.runtime.state.open_state import OpenState
 from autopar.runtime.training.rates import trains
 
 _DELAY = Kind(
@@ -106,7 +107,14 @@ class BuildSession(Closing):
         self._inputs = [port for port in user_inputs(self._serial) if default_of(port) is None]
         ports = self._serial.signature.outputs
         self._outputs = [ports[at] for at in plain_outputs(self._serial)]
+        self._state = OpenState(self._serial)
+        self._keeps = [old for _, old in self._serial.main.aliases]
         together = None
+        if max_batch is not None and self._keeps:
+            raise InvalidInputError(
+                f"max_batch: calls aren't run together where one goes on from the last one: the"
+                f" program keeps {self._keeps[0]!r}"
+            )
         if max_batch is not None:
             together = Together(self._size_of_batches(), max_batch, max_delay)
         opening = Opening(backend, torch_compile, timeout, start_timeout, threads, modules)
@@ -134,6 +142,21 @@ class BuildSession(Closing):
         self._queue.put(request)
         outputs = request.answer.result()
         return [_as_array(outputs[name]) for name in wanted]
+
+    def reset(self) -> None:
+        """Forgets what calls left, so that the next call is as the first one was.
+
+        Raises:
+            InvalidInputError: If calls leave nothing.
+            RuntimeFailure: If a rank failed, or the session is closed.
+        """
+        if not self._keeps:
+            raise InvalidInputError(
+                "the program keeps nothing from call to call; state= when it is compiled says what"
+            )
+        request = Request(None, {})
+        self._queue.put(request)
+        request.answer.result()
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns what the inputs are."""
@@ -166,24 +189,38 @@ class BuildSession(Closing):
         if not isinstance(feeds, Mapping):
             raise InvalidInputError(f"the inputs are a {type(feeds).__name__}; give them by name")
         sizes = sizes_of_inputs(self._serial, feeds)
-        program, _ = self._at(tuple(sizes.items()))
+        program, _ = self._at(tuple(self._state.at(sizes).items()))
         tensors = check_inputs(program, feeds)
         self._bounds.check(tensors, sizes)
         labels = {port.name: label_of(port) for port in user_inputs(program)}
         return Request({labels[name]: each.cpu() for name, each in tensors.items()}, sizes)
 
     def _carry_out(self, batch: Sequence[Request]) -> Outputs:
-        sizes = dict(batch[0].sizes)
-        if len(batch) > 1:
-            name = self._size_of_batches()
-            sizes[name] = sum(request.sizes[name] for request in batch)
-        _, outputs = self._at(tuple(sizes.items()))
         try:
-            return self._runner.run([request.inputs for request in batch], sizes, outputs)
+            parts = [request.inputs for request in batch if request.inputs is not None]
+            if parts:
+                return self._run(parts, self._sizes_of(batch))
+            self._runner.reset()
+            self._state.clear()
+            return {}
         except RuntimeFailure as failure:
             self._queue.end(failure)
             self._runner.close()
             raise
+
+    def _run(self, parts: Sequence[Mapping[str, Tensor]], sizes: Sizes) -> Outputs:
+        _, outputs = self._at(tuple(sizes.items()))
+        found = self._runner.run(parts, sizes, outputs)
+        self._state.advance(sizes)
+        return found
+
+    def _sizes_of(self, batch: Sequence[Request]) -> Sizes:
+        """Returns the open sizes of requests that are run together."""
+        sizes = self._state.at(batch[0].sizes)
+        if len(batch) > 1:
+            name = self._size_of_batches()
+            sizes[name] = sum(request.sizes[name] for request in batch)
+        return sizes
 
     def _known_at(self, items: tuple[tuple[str, int], ...]) -> tuple[Program, Types]:
         """Returns the program with inputs and outputs at sizes, and what the outputs are."""
@@ -212,11 +249,11 @@ class BuildSession(Closing):
 
 def _runner_of(build: Build, virtual: bool, opening: Opening) -> Runner:
     if virtual:
-        return of_virtual_mesh(build)
+        return OnVirtualMesh(build)
     ranks = build.rank_table.world_size
     if ranks > 1:
         return InProcesses(Crew(build.path, ranks, opening), opening.timeout)
-    return of_session(
+    return OfOneRank(
         Session(
             build.path,
             backend=opening.backend,

@@ -73,7 +73,7 @@ class Proof:
         self._edges: list[tuple[int, int, _Cost]] = []
         self._parts: list[Share] = []
         self._shares = Shares()
-        self._renewed = dict(graph.aliases)
+        self._renewed = dict(graph.renewed)
         self._costs = Costs(transfers.watch)
         self._alone = SumsInOrder(graph, candidates).reader
         for each in candidates:
@@ -215,7 +215,7 @@ class Proof:
         pin = graph.pins[value]
         if pin is not None:
             return [pin]
-        around = [value, *(out for out, into in graph.aliases if into == value)]
+        around = [value, *(out for out, into in graph.renewed if into == value)]
         forms = [
             form for each in around for _, _, ends in self._readers(each) for form in ends.forms
         ]

@@ -57,7 +57,7 @@ class Model:
     def forms(self, labels: Sequence[int]) -> list[Form]:
         """Returns the form in which every value is stored."""
         graph, choices = self.graph, self.choices(labels)
-        renewed = dict(graph.aliases)
+        renewed = dict(graph.renewed)
         return [
             self._form(labels, choices, value, renewed.get(value, value))
             for value in range(len(graph.values))
@@ -158,7 +158,7 @@ class _Builder:
         self.network = Network(costs)
         self.candidates = candidates
         self.stored: dict[int, tuple[int, Ends]] = {}
-        self.renewed = {into: out for out, into in graph.aliases}
+        self.renewed = {into: out for out, into in graph.renewed}
         self.moves: list[Moves] = []
 
     def build(self) -> Model:

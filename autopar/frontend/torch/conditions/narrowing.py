@@ -100,7 +100,7 @@ class ExampleSizes(OpenSizes):
             for size in before.values():
                 self._note(size, stack)
         for part, stack in self.taken_for_granted():
-            if not self.is_made_true(part):
+            if not self.is_made_true(part) and not self.is_defined(part):
                 raise SizeDecides(f"{_line(stack)}: {self.refusal(part)}")
 
     def _has_example(self) -> bool:
