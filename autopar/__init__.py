@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autopar.calibration import calibrate
     from autopar.compiled import CompiledModel
     from autopar.cost import Cluster
+    from autopar.generation import generate, stream
     from autopar.ir.mesh import ProcessMesh
     from autopar.modules import compile
     from autopar.onnx_models import compile_onnx
@@ -45,6 +46,8 @@ _HOMES = {
     "compile": "autopar.modules",
     "compile_onnx": "autopar.onnx_models",
     "diff": "autopar.analysis.reports.comparison",
+    "generate": "autopar.generation",
+    "stream": "autopar.generation",
     "explain": "autopar.analysis.explanation",
     "load": "autopar.runtime",
     "parallelize": "autopar.parallel",
@@ -68,12 +71,14 @@ __all__ = [
     "diff",
     "elastic",
     "explain",
+    "generate",
     "load",
     "parallelize",
     "plan_of",
     "profile",
     "runtime",
     "save_plan",
+    "stream",
 ]
 
 

@@ -78,8 +78,9 @@ def weight_bytes(
         coords: The rank's coordinates.
         roles: Which inputs count.
     """
+    known = AsPlanned(coords)
     return sum(
-        math.prod(evaluate(sub.length, coords) for dim in port.box for sub in dim)
+        math.prod(evaluate(sub.length, known) for dim in port.box for sub in dim)
         * DTYPE_BYTES[port.dtype]
         for port in ports
         if port.role in roles

@@ -127,7 +127,7 @@ def pin_aliases(graph: Graph) -> None:
     """
     for out, into in graph.aliases:
         pins = graph.pins[out], graph.pins[into]
-        if None not in pins and pins[0] is not graph.like(out, into, pins[1]):
+        if pins[0] and pins[1] and pins[0] is not graph.like(out, into, pins[1]):
             a, b = graph.values[out], graph.values[into]
             raise AnnotationError(
                 f"%{a.name} is the new content of %{b.name}, but their pins differ: {a.dist}"

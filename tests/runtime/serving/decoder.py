@@ -1,4 +1,4 @@
-"""A small decoder with open sizes, as exporters write them: past keys and values in, present out."""
+"""A small decoder with open sizes: takes past keys and values, and returns those of the present."""
 
 from __future__ import annotations
 

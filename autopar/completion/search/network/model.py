@@ -159,6 +159,8 @@ class _Builder:
         self.candidates = candidates
         self.stored: dict[int, tuple[int, Ends]] = {}
         self.renewed = {into: out for out, into in graph.renewed}
+        self.grown = {out: into for out, into in graph.aliases if self.renewed.get(into) != out}
+        self.grows = {into: out for out, into in self.grown.items()}
         self.moves: list[Moves] = []
 
     def build(self) -> Model:
@@ -166,7 +168,8 @@ class _Builder:
             key = ("op", each, each.lessons)
             self.network.variable(self.network.costs.number_of(key, partial(_seconds, each)))
         renewals = set(self.renewed.values())
-        for value in range(len(self.graph.values)):
+        # What has grown is kept as what it was before is.
+        for value in sorted(range(len(self.graph.values)), key=lambda each: each not in self.grows):
             if value not in renewals:
                 self._add_value(value)
         return Model(self.graph, self.network, self.candidates, self.stored, self.moves)
@@ -199,7 +202,9 @@ class _Builder:
     def _is_fixed(self, value: int) -> bool:
         """Whether a value lies in a form of its own, however its producer leaves it."""
         graph = self.graph
-        return graph.pins[value] is not None or value in graph.outputs or value in self.renewed
+        if graph.pins[value] is not None or value in graph.outputs:
+            return True
+        return value in self.renewed or value in self.grows
 
     def _contents(self, value: int) -> Sequence[int]:
         """Returns a value and, if there is one, its new content."""
@@ -228,7 +233,7 @@ class _Builder:
 
     def _kept(self, value: int, made: Sequence[End], readers: Mapping[Lifetime, Readers]) -> End:
         """Adds the variable of the form in which a value is kept."""
-        kept = self._variable(self._kept_forms(value, made, readers))
+        kept = self._as_before(value) or self._variable(self._kept_forms(value, made, readers))
         self.stored[value] = kept
         is_free = self.graph.pins[value] is None and self.graph.producer[value] is not None
         contents = (each for each in self._contents(value) if self.graph.producer[each] is not None)
@@ -236,6 +241,15 @@ class _Builder:
             of = self._tensors(each, maker[1])
             self._move(maker, kept, of, is_free and len(readers) > 1)
         return kept
+
+    def _as_before(self, value: int) -> End | None:
+        """Returns the variable of the form of state that has grown: that of what it was before."""
+        before = self.grown.get(value)
+        if before is None:
+            return None
+        variable, ends = self.stored[before]
+        forms = (self.graph.like(value, before, form) for form in ends.forms)
+        return variable, self.transfers.ends(tuple(forms))
 
     def _kept_forms(
         self, value: int, made: Sequence[End], readers: Mapping[Lifetime, Readers]
@@ -245,6 +259,13 @@ class _Builder:
         if pin is not None:
             return [pin]
         known = [form for _, ends in made for form in ends.forms]
+        if value in self.grows:
+            after = self.grows[value]
+            known += [
+                graph.like(value, after, complete(form))
+                for _, ends in self._makers(after)
+                for form in ends.forms
+            ]
         wanted = [form for ops in readers.values() for form in _forms(ops)]
         whole = [complete(form) for form in (*known, *wanted)]
         if _is_stored(graph, value):

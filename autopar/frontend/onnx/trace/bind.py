@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 
@@ -14,7 +15,7 @@ from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type, type_name
 from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.model.tensors import is_possible, shape_text
-from autopar.ir.expr.expression import IntExpr, Size
+from autopar.ir.expr.expression import IntExpr, Size, add
 from autopar.ir.expr.ranges import SizeRange, parse_range
 
 _OTHER_TYPES = {
@@ -24,6 +25,8 @@ _OTHER_TYPES = {
     "sparse_tensor_type": "a sparse tensor",
 }
 
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 PLANNED = (8, 128)
 """For which sizes of first dimensions, and of others, plans are made if nothing is said."""
@@ -131,7 +134,7 @@ def _bind_symbols(
     shapes: Mapping[str, Sequence[int]],
     dims: Mapping[str, int | SizeRange],
     problems: Problems,
-) -> dict[str, int | Size]:
+) -> dict[str, IntExpr]:
     binding = {name: size for name, size in dims.items() if isinstance(size, int)}
     said = {symbol: f"--dims {symbol}={size}" for symbol, size in binding.items()}
     for value in inputs:
@@ -146,7 +149,17 @@ def _bind_symbols(
             if binding.setdefault(symbol, size) != size:
                 problems.add("", f"{text} contradicts {said[symbol]}: dimension {symbol!r}")
             said.setdefault(symbol, text)
-    return {**_open_symbols(inputs, dims), **binding}
+    known: dict[str, IntExpr] = {**_open_symbols(inputs, dims), **binding}
+    sums = {symbol: _sum(symbol, known) for symbol in known if symbol not in dims.keys() | binding}
+    return known | {symbol: total for symbol, total in sums.items() if total is not None}
+
+
+def _sum(symbol: str, known: Mapping[str, IntExpr]) -> IntExpr | None:
+    """Returns the sum that a size is called, as `past + length`; None if it is no such."""
+    parts = [part.strip() for part in symbol.split("+")]
+    if len(parts) < 2 or not all(part in known or _NUMBER.fullmatch(part) for part in parts):
+        return None
+    return reduce(add, (known[part] if part in known else int(part) for part in parts))
 
 
 def _open_symbols(
@@ -165,7 +178,7 @@ def _open_symbols(
 def _shape(
     value: ValueInfoProto,
     shapes: Mapping[str, Sequence[int]],
-    binding: Mapping[str, int | Size],
+    binding: Mapping[str, IntExpr],
     problems: Problems,
 ) -> tuple[IntExpr, ...] | None:
     """Returns the input's shape; None, after noting why, if a size is missing or contradicted."""
@@ -204,7 +217,7 @@ def _open(name: str, at: int, known: SizeRange | None = None) -> Size:
     return (known or SizeRange()).size(re.sub(r"\W|^(?=\d)", "_", name), PLANNED[min(at, 1)])
 
 
-def _size(dim: TensorShapeProto.Dimension, binding: Mapping[str, int | Size]) -> int | Size | None:
+def _size(dim: TensorShapeProto.Dimension, binding: Mapping[str, IntExpr]) -> IntExpr | None:
     if _symbol(dim):
         return binding.get(_symbol(dim))
     # Some exporters write -1 where the size is unknown.

@@ -1,0 +1,121 @@
+"""Tokens are those that one device generates, greedily and drawn, whatever the mesh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import autopar
+from autopar import InferenceSession
+from autopar.base.errors import InvalidInputError
+from tests.runtime.serving.decoder import ENTRIES, STATE, Array, OneDevice, write_decoder
+from tests.runtime.serving.scorer import write_scorer
+
+pytest.importorskip("onnxruntime")
+
+PROMPTS = np.array([[1, 4, 2, 7], [0, 0, 3, 5], [0, 9, 9, 1]])
+MASK = np.array([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]])
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_decoder(tmp_path_factory.mktemp("decoder"))
+
+
+@pytest.fixture(scope="module")
+def one(decoder: Path) -> Any:
+    with InferenceSession(decoder, state=STATE) as opened:
+        yield opened
+
+
+@pytest.fixture(
+    scope="module",
+    params=[{"mesh": "3x2", "virtual": True}, {"mesh": 2, "strategy": "tensor"}],
+    ids=str,
+)
+def session(decoder: Path, request: pytest.FixtureRequest) -> Any:
+    with InferenceSession(decoder, state=STATE, **request.param) as opened:
+        yield opened
+
+
+def by_hand(decoder: Path, count: int) -> Array:
+    """Returns what one device generates greedily, the past handed on by its caller."""
+    device, ids, mask, new = OneDevice(decoder), PROMPTS, MASK, PROMPTS
+    for _ in range(count):
+        positions = np.maximum(mask.cumsum(1) - 1, 0)[:, -new.shape[1] :]
+        feeds = {"input_ids": new, "attention_mask": mask, "position_ids": positions}
+        new = device.run(feeds)[:, -1].argmax(-1)[:, None]
+        ids, mask = np.concatenate([ids, new], 1), np.concatenate([mask, np.ones_like(new)], 1)
+    return ids
+
+
+def test_greedy_tokens(session: InferenceSession, decoder: Path) -> None:
+    found = autopar.generate(session, PROMPTS, attention_mask=MASK, max_new_tokens=20)
+    assert np.array_equal(found, by_hand(decoder, 20))
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.5, "temperature": 0.7}])
+def test_tokens_that_are_drawn(
+    session: InferenceSession, one: InferenceSession, options: dict[str, Any]
+) -> None:
+    given = {"max_new_tokens": 20, "do_sample": True, **options}
+    found = [autopar.generate(session, PROMPTS, seed=seed, **given) for seed in (1, 1, 2)]
+    assert np.array_equal(found[0], autopar.generate(one, PROMPTS, seed=1, **given))
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_a_sequence_ends(one: InferenceSession) -> None:
+    whole = autopar.generate(one, PROMPTS, max_new_tokens=12)
+    last = int(whole[0, 7])
+    found = autopar.generate(one, PROMPTS, max_new_tokens=12, eos_token_id=last, pad_token_id=0)
+    for row, all_of_it in zip(found, whole, strict=True):
+        made = list(all_of_it[4:])
+        end = made.index(last) + 1 if last in made else len(made)
+        assert list(row[4 : 4 + end]) == made[:end]
+        assert not row[4 + end :].any()
+
+
+def test_logits_are_changed_first(one: InferenceSession) -> None:
+    def only_fives(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        assert ids.shape[0] == logits.shape[0] == len(PROMPTS)
+        return logits.index_fill(1, torch.tensor([5]), 1e9)
+
+    options = {"max_new_tokens": 3, "logits_processor": only_fives}
+    assert np.all(autopar.generate(one, PROMPTS, **options)[:, 4:] == 5)
+
+
+def test_tokens_come_one_by_one(one: InferenceSession) -> None:
+    steps = list(autopar.stream(one, PROMPTS, max_new_tokens=5))
+    assert np.array_equal(
+        np.stack(steps, 1), autopar.generate(one, PROMPTS, max_new_tokens=5)[:, 4:]
+    )
+
+
+@pytest.mark.parametrize(
+    ("ids", "options", "message"),
+    [
+        (np.zeros((2, 0), int), {}, r"integers, \[batch, length\]"),
+        (PROMPTS, {"attention_mask": MASK[:2]}, r"attention_mask is \[2, 4\]"),
+        (PROMPTS, {"temperature": 0}, "temperature=0: give a number above 0"),
+        (PROMPTS + ENTRIES, {}, "out of range in 'input_ids'"),
+    ],
+)
+def test_what_can_not_be_used_is_refused(
+    one: InferenceSession, ids: Array, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        autopar.generate(one, ids, max_new_tokens=2, **options)
+
+
+def test_other_models_are_refused(tmp_path: Path, decoder: Path) -> None:
+    for model, message in (
+        (write_scorer(tmp_path), "a decoder is given input_ids.*; this model also takes ids"),
+        (decoder, r"also takes past_key_values.0.key, .*; state= says which"),
+    ):
+        with InferenceSession(model) as session, pytest.raises(InvalidInputError, match=message):
+            autopar.generate(session, PROMPTS, max_new_tokens=2)
