@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -35,14 +35,18 @@ def at_sizes(program: Program, sizes: Sizes) -> Program:
 class OpenSignature:
     """The inputs and outputs of a program at any sizes; those in which none is open stay.
 
+    State stays too: its sizes matter where it begins (see `port_at`), and not in later calls.
+
     Args:
-        signature: The inputs and outputs.
+        program: The program, at any level.
     """
 
-    def __init__(self, signature: Signature) -> None:
-        self._signature = signature
-        self._inputs = _open_ports(signature.inputs)
-        self._outputs = _open_ports(signature.outputs)
+    def __init__(self, program: Program) -> None:
+        self._signature = signature = program.signature
+        state = {port.name for port in signature.inputs if port.role == "state"}
+        new = {out for out, into in program.main.aliases if into in state}
+        self._inputs = _open_ports(signature.inputs, state)
+        self._outputs = _open_ports(signature.outputs, new)
 
     def at(self, sizes: Sizes) -> Signature:
         """Returns them at sizes."""
@@ -54,8 +58,17 @@ class OpenSignature:
         return Signature(tuple(inputs), tuple(outputs))
 
 
-def _open_ports(ports: Sequence[Port]) -> tuple[int, ...]:
-    return tuple(position for position, port in enumerate(ports) if any(map(is_open, _sizes(port))))
+def port_at(port: Port, sizes: Sizes) -> Port:
+    """Returns an input or output at sizes."""
+    return _AtSizes(as_coords(sizes)).port(port)
+
+
+def _open_ports(ports: Sequence[Port], left_out: Container[str]) -> tuple[int, ...]:
+    return tuple(
+        position
+        for position, port in enumerate(ports)
+        if port.name not in left_out and any(map(is_open, _sizes(port)))
+    )
 
 
 def _sizes(port: Port) -> Iterator[IntExpr]:

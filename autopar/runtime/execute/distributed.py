@@ -493,7 +493,7 @@ class Session(Closing):
     def _results(self, here: Sized, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Runs the program and keeps what it writes; returns this rank's outputs."""
         self.supervisor.whereabouts.begin()
-        begin_state(here.program, self.weights, self.device)
+        begin_state(here.program, here.sizes, self.weights, self.device)
         results = here.forward(
             *rank_arguments(here.program, tensors, self.weights, str(self.device))
         )

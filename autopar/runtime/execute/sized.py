@@ -59,8 +59,8 @@ class SizedRank:
         self._rank = rank
         self._program = program
         self._code = code
-        self._signature = OpenSignature(program.signature)
-        self._shared = [OpenSignature(each.signature) for each in deployment.programs]
+        self._signature = OpenSignature(program)
+        self._shared = list(map(OpenSignature, deployment.programs))
         self._kept = lru_cache(KEPT_SIZES)(self._at)
 
     def at(self, sizes: Sizes) -> Sized:

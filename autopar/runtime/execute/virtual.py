@@ -20,7 +20,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from autopar.base.errors import AutoparError, RuntimeFailure
 from autopar.ir.collectives import WHOLE, declared
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr.at_sizes import Sizes
+from autopar.ir.expr.at_sizes import NO_SIZES, Sizes
 from autopar.ir.program import Op, Program, Value
 from autopar.runtime.agree.agreement import Agreement
 from autopar.runtime.agree.shared_lines import NUMBERS
@@ -47,6 +47,7 @@ from autopar.runtime.ports.ports import (
     all_outputs,
     check_inputs,
     check_present,
+    is_open_state,
     labelled,
     plain_outputs,
     port_box,
@@ -97,9 +98,12 @@ class VirtualMesh:
     ) -> None:
         # What is written in place must not be shared between ranks.
         cache: dict[tuple[str, Box], Tensor] = {}
+        ports = (port for program in deployment.programs for port in program.signature.inputs)
+        begun = {port.name for port in ports if is_open_state(port)}
 
         def read(rank: int, program: Program) -> dict[str, Tensor]:
-            return read_weights(program, weights, "cpu", {} if in_place else cache, self.absent)
+            read = read_weights(program, weights, "cpu", {} if in_place else cache, self.absent)
+            return {name: each for name, each in read.items() if name not in begun}
 
         self.absent: set[str] = set()
         self.standing = Standing()
@@ -176,7 +180,7 @@ class VirtualMesh:
         if write:
             writing_back.check(tensors)
         for rank in self.ranks:
-            begin_state(rank.program, rank.weights, "cpu")
+            begin_state(rank.program, NO_SIZES, rank.weights, "cpu")
         arguments = {
             at: rank_arguments(rank.program, tensors, rank.weights, "cpu")
             for at, rank in enumerate(self.ranks)

@@ -15,7 +15,7 @@ from autopar.runtime.execute.distributed import Session
 from autopar.runtime.execute.sized import KEPT_SIZES
 from autopar.runtime.execute.virtual import VirtualMesh
 from autopar.runtime.kernels.table import IR_DTYPES
-from autopar.runtime.ports.open_inputs import deployment_at, planned_sizes
+from autopar.runtime.ports.open_inputs import deployment_at
 from autopar.runtime.serving.arena import Arena, end_of, laid_out
 from autopar.runtime.serving.crew import Crew
 from autopar.runtime.weights.weights import WeightFile
@@ -153,10 +153,8 @@ class OnVirtualMesh:
         self._mesh.close()
 
     def _opened(self) -> VirtualMesh:
-        build = self._build
-        with WeightFile(build=build) as weights:
-            planned = deployment_at(build.deployment, planned_sizes(build.serial))
-            return VirtualMesh(planned, weights)
+        with WeightFile(build=self._build) as weights:
+            return VirtualMesh(self._build.deployment, weights)
 
     def _mesh_at(self, items: tuple[tuple[str, int], ...]) -> VirtualMesh:
         if not items:

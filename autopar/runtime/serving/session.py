@@ -102,7 +102,7 @@ class BuildSession(Closing):
             raise InvalidInputError(f"{build} trains; open it by autopar.load")
         self._serial = found.serial
         self._bounds = IndexBounds(found.serial)
-        self._signature = OpenSignature(found.serial.signature)
+        self._signature = OpenSignature(found.serial)
         self._at = lru_cache(KEPT_SIZES)(self._known_at)
         self._inputs = [port for port in user_inputs(self._serial) if default_of(port) is None]
         ports = self._serial.signature.outputs

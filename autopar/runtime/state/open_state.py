@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
-from autopar.ir.expr.at_sizes import Sizes, as_coords
+from autopar.ir.expr.at_sizes import Sizes, as_coords, port_at
 from autopar.ir.expr.expression import IntExpr, Size, substitute
 from autopar.ir.program import Program
 from autopar.runtime.kernels.table import TORCH_DTYPES
@@ -68,20 +68,25 @@ class OpenState:
         self._now.clear()
 
 
-def begin_state(program: Program, stored: dict[str, Tensor], device: torch.device | str) -> None:
-    """Fills in state that no call has left.
+def begin_state(
+    program: Program,
+    sizes: Sizes,
+    stored: dict[str, Tensor],
+    device: torch.device | str,
+) -> None:
+    """Fills in state that no call has left, with which others begin.
 
     Args:
-        program: A rank's program, at the sizes of a call.
-        stored: Its stored inputs by name.
+        program: A rank's program.
+        sizes: All open sizes of a call.
+        stored: The rank's stored inputs by name.
         device: Where they are.
     """
     for port in program.signature.inputs:
-        if port.role == "state" and port.fill is not None:
-            shape = box_shape(port_box(port, {}))
-            if port.name not in stored or stored[port.name].shape != shape:
-                dtype = TORCH_DTYPES[port.dtype]
-                stored[port.name] = torch.full(shape, port.fill, dtype=dtype, device=device)
+        if port.role == "state" and port.fill is not None and port.name not in stored:
+            shape = box_shape(port_box(port_at(port, sizes), {}))
+            dtype = TORCH_DTYPES[port.dtype]
+            stored[port.name] = torch.full(shape, port.fill, dtype=dtype, device=device)
 
 
 def _renewed(program: Program) -> Iterator[tuple[Size, IntExpr]]:
