@@ -109,13 +109,15 @@ def factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, IntExpr, IntE
     inner: IntExpr = 1
     inside: tuple[str, IntExpr, IntExpr] | None = None
     least, most = planned(mark.inner), planned(mark.inner * mark.size)
+    begin = 1
     for factor in reversed(dims[mark.dim]):
         outer = inner * rule.sizes[factor]
-        if planned(inner) <= least and most <= planned(outer):
+        end = planned(outer)
+        if begin <= least and most <= end:
             return factor, mark.inner // inner, mark.size
-        if least <= planned(inner) and planned(outer) <= most:
+        if least <= begin and end <= most:
             inside = (factor, 1, rule.sizes[factor])
-        inner = outer
+        inner, begin = outer, end
     return inside
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from autopar.base.errors import InvalidInputError, near_misses
-from autopar.ir.expr.expression import Size
+from autopar.ir.expr.expression import IntExpr, Size
 from autopar.ir.program import Port, Program
 
 
@@ -54,15 +54,15 @@ def check_state(program: Program) -> None:
     grown = [(outputs[out], into) for out, into in program.main.aliases if out in outputs]
     inputs = {port.name: port for port in program.signature.inputs}
     given = {s for p in program.signature.inputs if p.role == "input" for s in p.shape}
-    renewed: dict[Size, object] = {}
+    renewed: dict[Size, IntExpr] = {}
     for new, old in ((new, inputs[into]) for new, into in grown if inputs[into].role == "state"):
         if old.dtype != new.dtype or len(old.shape) != len(new.shape):
             raise _unfit(old, new, "is of another dtype or rank")
         for size, other in zip(old.shape, new.shape, strict=True):
             if not isinstance(size, Size) or size in given:
-                if size != other:
+                if other - size != 0:
                     raise _unfit(old, new, f"has {other} where {size} was")
-            elif renewed.setdefault(size, other) != other:
+            elif other - renewed.setdefault(size, other) != 0:
                 raise _unfit(old, new, f"has {other} where others have {renewed[size]}")
             elif size.least:
                 raise _unfit(old, new, f"can't begin empty, as {size.name} must be {size.least}")
