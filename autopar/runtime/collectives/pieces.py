@@ -37,7 +37,7 @@ def sent_to_all(x: Tensor, group: Group) -> Tensor:
     # here are short: ALLGATHER, ALLREDUCE, ALLTOALL_BASE, BROADCAST.
     # Inductor would give the memory of what an op with `out=` sends to others before anybody waits
     # for it, and torch 2.11 and 2.12 have no functional form of such an op.
-    if group.size * x.nbytes <= SHORT_GATHER_BYTES or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or group.size * x.nbytes <= SHORT_GATHER_BYTES:
         rows = [x.shape[0]] * group.size
         copies = torch.cat([x] * group.size)
         return ops.all_to_all_single(copies, rows, rows, group.tag)  # type: ignore[no-any-return]

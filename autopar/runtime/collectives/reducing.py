@@ -40,7 +40,9 @@ def summable(monoid: object, dtype: torch.dtype) -> bool:
 
 def is_short(x: Tensor, group: Group) -> bool:
     """Returns whether gathering the members' tensors is faster than reducing them."""
-    return group.backend == "gloo" and group.size * x.nbytes <= SHORT_SUM_BYTES
+    # Not `nbytes`, which tensors of open sizes don't have while they are compiled.
+    nbytes = x.numel() * x.element_size()
+    return group.backend == "gloo" and group.size * nbytes <= SHORT_SUM_BYTES
 
 
 def reduced(gathered: Tensor, monoid: str, group: Group) -> Tensor:

@@ -60,6 +60,18 @@ def test_calls_go_on_from_the_last_one(
         past += length
 
 
+def test_compiled_calls_go_on(decoder: Path) -> None:
+    one, past = OneDevice(decoder), 0
+    with InferenceSession(
+        decoder, state=STATE, mesh=2, strategy="tensor", torch_compile=True
+    ) as session:
+        for length in LENGTHS[:5]:
+            feeds = feeds_of(2, past, length)
+            (logits,) = session.run(None, feeds)
+            np.testing.assert_allclose(logits, one.run(feeds), rtol=1e-4, atol=1e-5)
+            past += length
+
+
 def test_what_does_not_go_on_is_refused(session: InferenceSession) -> None:
     session.reset()
     (first,) = session.run(None, feeds_of(2, 0, 3))
