@@ -122,6 +122,8 @@ def normalize_dim(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
     comes first, as one sub-dimension with its axes in the order of the mesh.
     (Only a split over several axes that leaves processes empty may have more than one form.)
     """
+    if len(dim) == 1 and not dim[0].axes:
+        return dim
     subs = [
         SubDim(sub.size, tuple(axis for axis in sub.axes if mesh.axis_size(axis) > 1))
         for sub in dim
@@ -343,7 +345,8 @@ class Layout:
     def with_partial(self, pending: Mapping[str, str]) -> Layout:
         """Returns the layout with exactly these pending reductions (mesh axis -> monoid)."""
         order = self.mesh.dim_names
-        return replace(self, partial=tuple((a, pending[a]) for a in order if a in pending))
+        partial = tuple((axis, pending[axis]) for axis in order if axis in pending)
+        return self if partial == self.partial else replace(self, partial=partial)
 
     def onto(self, mesh: ProcessMesh) -> Layout:
         """Returns the complete layout on another slice, split along the axes that both have."""

@@ -20,6 +20,8 @@ from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shape_str
 from autopar.ir.layout import DimLayout, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 
+_NUMBERS = frozenset((int,))
+
 SEED = "seed"
 """The role of an input that random ops depend on: an integer, 0 unless the user gives it."""
 ASSUMPTION = "assumption"
@@ -108,7 +110,10 @@ class Value:
         Raises:
             TypeError: If a size depends on the rank, that is, after partition.
         """
-        if any(isinstance(size, Expr) and axes_of(size) for size in self.shape):
+        # Most sizes are numbers, which this sees at once.
+        if not _NUMBERS.issuperset(map(type, self.shape)) and any(
+            isinstance(size, Expr) and axes_of(size) for size in self.shape
+        ):
             raise TypeError(f"%{self.name} has a local shape {shape_str(self.shape)}")
         return self.shape
 
@@ -197,11 +202,10 @@ class Op:
         """Names of the values it reads, in the order of the arguments, with repetitions."""
         found: list[str] = []
         for _, arg in self.args:
-            # Most arguments are one value; walking them all as nested tuples takes thrice as long.
             if isinstance(arg, Ref):
                 found.append(arg.name)
             elif isinstance(arg, tuple):
-                found.extend(ref.name for ref in refs(arg))
+                _add_names(arg, found)
         return tuple(found)
 
     def arg(self, name: str, default: Arg = None) -> Arg:
@@ -229,6 +233,15 @@ def refs(arg: Arg) -> Iterator[Ref]:
     elif isinstance(arg, tuple):
         for item in arg:
             yield from refs(item)
+
+
+def _add_names(arg: Arg, found: list[str]) -> None:
+    """Adds the names that an argument refers to: as `refs`, in a third of the time."""
+    if isinstance(arg, Ref):
+        found.append(arg.name)
+    elif isinstance(arg, tuple):
+        for item in arg:
+            _add_names(item, found)
 
 
 def _substitute(arg: Arg, fresh: Iterator[str]) -> Arg:

@@ -22,7 +22,7 @@ from autopar.frontend.onnx.trace.bind import bind_inputs
 from autopar.frontend.onnx.trace.names import weight_names
 from autopar.frontend.onnx.trace.node import Node, Refused, to_bind
 from autopar.frontend.onnx.trace.record import Recorder
-from autopar.frontend.onnx.trace.trace import origin_of
+from autopar.frontend.onnx.trace.trace import Trace, origin_of
 from autopar.frontend.onnx.trace.values import Failed, Known, StoredTensor, Traced, Value
 from autopar.frontend.onnx.trace.walk import Walker
 from autopar.frontend.quiet import quiet
@@ -71,7 +71,8 @@ def record_model(
     problems = Problems(model.path)
     bound = bind_inputs(model.proto.graph, input_shapes, dims, problems)
     problems.raise_if_any()
-    recorder = Recorder(problems)
+    is_open = any(not isinstance(size, int) for item in bound for size in item.shape)
+    recorder = Recorder(problems, trace=Trace(is_open))
     walker = Walker(model, recorder)
     inputs = {item.name: recorder.add_input(item.kind, item.shape) for item in bound}
     with quiet():

@@ -113,20 +113,22 @@ def _parse(content: bytes, problems: Problems) -> ModelProto:
 
 
 @cache
-def _fields_with_text(kind: Descriptor) -> tuple[str, ...]:
-    """Returns the fields that are or hold strings: to look at others is to copy all weights."""
-    holding = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE)
-    return tuple(field.name for field in kind.fields if field.type in holding)
+def _fields_of(kind: Descriptor, field_type: int) -> tuple[str, ...]:
+    """Returns the fields of a type. To look at all of them would be to copy all weights."""
+    return tuple(field.name for field in kind.fields if field.type == field_type)
 
 
 def _is_text(message: Message) -> bool:
     """Tells whether all strings in a message are UTF-8; protobuf hands on others as bytes."""
-    for name in _fields_with_text(message.DESCRIPTOR):
+    for name in _fields_of(message.DESCRIPTOR, FieldDescriptor.TYPE_STRING):
         value = getattr(message, name)
-        if isinstance(value, Message) and not message.HasField(name):
-            continue
-        items = (value,) if isinstance(value, (str, bytes, Message)) else value
-        for item in items:
-            if isinstance(item, bytes) or (isinstance(item, Message) and not _is_text(item)):
+        if bytes in map(type, (value,) if isinstance(value, (str, bytes)) else value):
+            return False
+    for name in _fields_of(message.DESCRIPTOR, FieldDescriptor.TYPE_MESSAGE):
+        value = getattr(message, name)
+        if not isinstance(value, Message):
+            if not all(map(_is_text, value)):
                 return False
+        elif message.HasField(name) and not _is_text(value):
+            return False
     return True

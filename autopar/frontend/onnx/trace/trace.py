@@ -38,6 +38,9 @@ class _Writes(Exception):
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A graph that grows by what translations run, one after the other.
 
+    Args:
+        is_open: Whether sizes in shapes may be open; torch is faster where none is.
+
     Attributes:
         graph: ATen ops over placeholders, which stand where they are first read.
         mode: What makes the fake tensors.
@@ -45,11 +48,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         constants: The content of placeholders that translations made up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_open: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.sizes = OpenSizes()
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.sizes.env)
+        shape_env = self.sizes.env if is_open else None
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shape_env)
         self.constants: dict[fx.Node, torch.Tensor] = {}
         self._bodies: dict[Any, Callable[..., Any] | None] = decompositions()
         # By identity: `meta` or `constants` keep the tensors.

@@ -39,7 +39,8 @@ class UserLines(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        frame = user_frame(sys._getframe(1))
+        # Of a property nothing is computed.
+        frame = None if func.__name__ == "__get__" else user_frame(sys._getframe(1))
         if frame is not None:
             code = frame.f_code
             line = f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}\n'
