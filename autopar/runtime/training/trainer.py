@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -21,21 +20,18 @@ from autopar.ir.builds.files import Build
 from autopar.ir.layout import Layout
 from autopar.runtime.agree.agreement import Offer, Pending
 from autopar.runtime.agree.disagreement import LOCAL, METHOD, SHAPES
-from autopar.runtime.checkpoint.index import DamagedCheckpoint
-from autopar.runtime.checkpoint.owner import Owner
 from autopar.runtime.execute.gate import Gate
 from autopar.runtime.execute.ranks import Ranks, Results, jointly, path_text, understood
 from autopar.runtime.execute.updates import Abandoned
 from autopar.runtime.init.initialize import MakeModel, initialize
 from autopar.runtime.job.closing import Closing, close_at_exit
-from autopar.runtime.job.messages import Messages
 from autopar.runtime.ports.ports import (
     check_present,
     seed_input,
 )
 from autopar.runtime.state.state import Piece
+from autopar.runtime.training.checkpoints import Checkpoints
 from autopar.runtime.training.rates import LearningRates, trains
-from autopar.runtime.training.saving import FAILED, RUNNING, Saving
 from autopar.runtime.training.step_plan import Arguments, Given, StepPlan
 from autopar.runtime.training.step_plans import StepPlans
 from autopar.runtime.training.training_state import EXTRA, TrainingState
@@ -115,9 +111,7 @@ class Trainer(Closing):
         self._plan = self._plans.first
         self._results: Results = {}
         self.extra: Any = None
-        self._saving: Saving | None = None
-        self._owner = Owner()
-        self._connected: dict[bool, Messages] = {}
+        self._checkpoints = Checkpoints(ranks, self._state)
         ranks.standing.what = "trainer"
         ranks.standing.remedy = "load it again, with resume= from its checkpoints"
         close_at_exit(self)
@@ -150,7 +144,7 @@ class Trainer(Closing):
             NonFiniteLoss: If the loss is NaN or infinite. The state is what it was.
             RuntimeFailure: If this or another rank fails.
         """
-        self._settle(wait=False)
+        self._checkpoints.settle(wait=False)
         with self.ranks.reported():
             wrong = _wrong_call(batch, surplus, unknown)
             plan, offer, given = self._prepared(batch, lr, local, wrong)
@@ -304,36 +298,8 @@ class Trainer(Closing):
                 or is given another. Training can go on.
             RuntimeFailure: If another rank fails.
         """
-        self._settle()
-        # Here, since it takes torch.distributed.checkpoint a second to load.
-        from autopar.runtime.checkpoint.checkpoint import brief, check_extra, write_checkpoint
-        from autopar.runtime.checkpoint.files import copied, rectangles_of
-        from autopar.runtime.checkpoint.series import Place
-
-        def prepare() -> Place:
-            expect(PATH, path=path)
-            expect(FLAG, wait=wait)
-            check_present(self.ranks.absent)
-            check_extra(extra)
-            return Place.of(Path(path), keep, self.steps)
-
-        alike = {"path": path_text(path), "keep": keep, "wait": wait, "extra": brief(extra)}
-        place = jointly(self.ranks, "save_checkpoint", prepare, **alike)
         values = {"steps": self.steps, "seed": self.seed, EXTRA: extra}
-        with self.ranks.reported():
-            content = self._state.content(values)
-            messages = self._messages(meeting=wait)
-            rectangles = rectangles_of(content)
-            if not wait:
-                rectangles = copied(rectangles)
-        if not wait:
-            content = content.without_pieces()
-        write = partial(write_checkpoint, place, content, rectangles, messages, self._owner)
-        if wait:
-            understood(self.ranks, write)
-            return
-        self._saving = Saving(write)
-        self._saving.start()
+        self._checkpoints.save(path, values, keep=keep, wait=wait)
 
     @property
     def snapshot_bytes(self) -> int:
@@ -341,10 +307,7 @@ class Trainer(Closing):
 
         They are what the process writes: its part of what the ranks hold, each piece once.
         """
-        from autopar.runtime.checkpoint.files import nbytes, rectangles_of
-
-        self.ranks.standing.check()
-        return nbytes(rectangles_of(self._state.content({})))
+        return self._checkpoints.snapshot_bytes
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Goes on from a checkpoint that any mesh wrote, or plain PyTorch with the same names.
@@ -359,13 +322,10 @@ class Trainer(Closing):
             InvalidInputError: On all ranks, if there is none, or names or shapes are wrong. Names
                 all.
         """
-        self._settle()
-        jointly(self.ranks, "load_checkpoint", lambda: expect(PATH, path=path))
-        with self.ranks.reported():
-            messages = self._messages(meeting=True)
-        found = understood(
-            self.ranks, lambda: self._state.read(Path(path), messages, careful=self.steps > 0)
-        )
+        self._take_over(self._checkpoints.load(path, careful=self.steps > 0))
+
+    def _take_over(self, found: Mapping[str, Any]) -> None:
+        """Goes on where a checkpoint was made, of which this is what it has of plain values."""
         self.steps = found.get("steps", self.steps)
         self.seed = found.get("seed", self.seed)
         self.extra = found.get(EXTRA)
@@ -385,62 +345,11 @@ class Trainer(Closing):
                 the program, or `folder` is a file, can't be read, or holds a build, a program
                 or a model and no checkpoint.
         """
-        self._settle()
-        jointly(
-            self.ranks,
-            "resume",
-            lambda: expect(PATH, folder=folder),
-            folder=path_text(folder),
-        )
-        from autopar.runtime.checkpoint.series import agreed_candidates
-
-        with self.ranks.reported():
-            messages = self._messages(meeting=True)
-        found, problems = understood(self.ranks, lambda: agreed_candidates(Path(folder), messages))
-        for problem in problems:
-            self._warn(problem)
-        for path in found:
-            try:
-                self.load_checkpoint(path)
-                return self.steps
-            except DamagedCheckpoint as error:
-                problems.append(str(error))
-                self._warn(str(error))
-        if problems:
-            lines = "\n".join(f"  - {problem}" for problem in problems)
-            raise DamagedCheckpoint(
-                f"no checkpoint in {folder} is whole; to start anew, choose another folder or"
-                f" delete them:\n{lines}"
-            )
-        return None
-
-    def _warn(self, problem: str) -> None:
-        if 0 in self.ranks.programs:
-            warnings.warn(f"skipped a checkpoint: {problem}", stacklevel=3)
-
-    def _messages(self, meeting: bool) -> Messages:
-        """Returns the connection of the processes for the main thread, or for one that saves."""
-        if meeting not in self._connected:
-            self._connected[meeting] = self.ranks.messages(meeting)
-        return self._connected[meeting]
-
-    def _settle(self, wait: bool = True) -> None:
-        """Raises what went wrong with a save that ran beside the training, on all ranks at once.
-
-        Args:
-            wait: Whether to wait until it is done; otherwise one that isn't goes on.
-        """
-        if (saving := self._saving) is None:
-            return
-        if wait:
-            saving.join()
-        tally = self.ranks.tally(saving.outcome)
-        if tally[RUNNING]:
-            return
-        self._saving = None
-        saving.raise_error()
-        if tally[FAILED]:
-            raise RuntimeFailure("the checkpoint couldn't be written: another rank failed")
+        found = self._checkpoints.resume(folder, careful=self.steps > 0)
+        if found is None:
+            return None
+        self._take_over(found)
+        return self.steps
 
     def save_weights(self, path: str | Path, *, max_shard_bytes: int | None = None) -> None:
         """Writes whole parameters and buffers to safetensors files, gathered one at a time.
@@ -468,7 +377,7 @@ class Trainer(Closing):
         alike = {"path": path_text(path), "max_shard_bytes": max_shard_bytes}
         jointly(self.ranks, "save_weights", prepare, **alike)
         with self.ranks.reported():
-            messages = self._messages(meeting=True)
+            messages = self._checkpoints.messages(meeting=True)
         understood(
             self.ranks, lambda: self._state.write_weights(Path(path), messages, max_shard_bytes)
         )
@@ -519,10 +428,7 @@ class Trainer(Closing):
         Raises:
             InvalidInputError: If that couldn't be written.
         """
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving.join()
-        self._owner.release()
+        saving = self._checkpoints.close()
         self.ranks.close()
         if saving is not None:
             saving.raise_error()
