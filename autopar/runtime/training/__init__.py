@@ -1,8 +1,10 @@
 """Training.
 
 opening         opens a trainer
-trainer         keeps the state, runs a step per batch
+trainer         keeps the state, and does whatever users ask of it
+stepping        runs a step per batch
 step_plan       what a step runs for batches of certain shapes
+step_plans      which of these fits a batch
 rates           learning rates
 training_state  what a training is left with and taken up from
 checkpoints     written at once or beside it, and gone on from

@@ -1,4 +1,4 @@
-"""The trainer: keeps a training program's state and runs a step per batch.
+"""The trainer: keeps the state of a training, and does on all ranks what users ask of it.
 
 In each rank of a job it holds the rank's pieces of parameters, buffers and optimizer state. The
 same class trains on the virtual mesh: only who runs the ranks differs (see `ranks`).
@@ -14,52 +14,24 @@ from typing import TYPE_CHECKING, Any, Never
 import torch
 from torch import Tensor, nn
 
-from autopar.base.arguments import FLAG, PATH, WHOLE, expect
-from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
+from autopar.base.arguments import PATH, WHOLE, expect
+from autopar.base.errors import AutoparError, InvalidInputError
 from autopar.ir.builds.files import Build
 from autopar.ir.layout import Layout
-from autopar.runtime.agree.agreement import Offer, Pending
-from autopar.runtime.agree.disagreement import LOCAL, METHOD, SHAPES
 from autopar.runtime.execute.gate import Gate
-from autopar.runtime.execute.ranks import Ranks, Results, jointly, path_text, understood
-from autopar.runtime.execute.updates import Abandoned
+from autopar.runtime.execute.ranks import Ranks, jointly, path_text, understood
 from autopar.runtime.init.initialize import MakeModel, initialize
 from autopar.runtime.job.closing import Closing, close_at_exit
-from autopar.runtime.ports.ports import (
-    check_present,
-    seed_input,
-)
+from autopar.runtime.ports.ports import check_present, seed_input
 from autopar.runtime.state.state import Piece
 from autopar.runtime.training.checkpoints import Checkpoints
 from autopar.runtime.training.rates import LearningRates, trains
-from autopar.runtime.training.step_plan import Arguments, Given, StepPlan
-from autopar.runtime.training.step_plans import StepPlans
+from autopar.runtime.training.stepping import NO_BATCH, Asked, Steps, wrong_call
 from autopar.runtime.training.training_state import EXTRA, TrainingState
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
-
-
-_NO_BATCH = object()
-"""Stands for a batch that isn't given."""
-
-
-class NonFiniteLoss(RuntimeFailure):
-    """A step's loss is NaN or infinite. The step did not change the state.
-
-    Attributes:
-        step: The number of the step, from 0.
-        loss: What the loss is.
-    """
-
-    def __init__(self, step: int, loss: float) -> None:
-        self.step = step
-        self.loss = loss
-        super().__init__(
-            f"the loss of step {step} is {loss}; parameters and optimizer state are still those"
-            " from before the step, so the batch can be skipped or the learning rate lowered"
-        )
 
 
 class Trainer(Closing):
@@ -93,7 +65,6 @@ class Trainer(Closing):
         layouts: Mapping[str, Layout] | None = None,
     ) -> None:
         self.ranks = ranks
-        self._gate = gate
         self._layouts = layouts or {}
         self.steps = 0
         self._first = min(ranks.programs)
@@ -106,10 +77,7 @@ class Trainer(Closing):
         self.seed = int((drawing.fill if drawing else None) or 0) if seed is None else seed
         self.optimizer = LearningRates(program, ranks.stored[self._first])
         self._state = TrainingState(ranks, self.optimizer)
-        self._plans = StepPlans(ranks, build)
-        self._plans.check_stored_alike(program)
-        self._plan = self._plans.first
-        self._results: Results = {}
+        self._steps = Steps(ranks, gate, build, self.optimizer)
         self.extra: Any = None
         self._checkpoints = Checkpoints(ranks, self._state)
         ranks.standing.what = "trainer"
@@ -118,7 +86,7 @@ class Trainer(Closing):
 
     def step(
         self,
-        batch: Any = _NO_BATCH,
+        batch: Any = NO_BATCH,
         lr: float | Sequence[float] | None = None,
         *surplus: Never,
         local: bool = False,
@@ -145,26 +113,11 @@ class Trainer(Closing):
             RuntimeFailure: If this or another rank fails.
         """
         self._checkpoints.settle(wait=False)
-        with self.ranks.reported():
-            wrong = _wrong_call(batch, surplus, unknown)
-            plan, offer, given = self._prepared(batch, lr, local, wrong)
-            pending = self.ranks.agreement.start(offer)
-            # Ranks with batches for different programs would wait for one another; and in the
-            # first step, one whose batch is refused has nothing to run with meanwhile.
-            now = self._plans.several or self.ranks.agreement.alone or not plan.ran
-            refusal = pending.settle() if now else None
-        if refusal is not None:
-            raise refusal
-        if not now or not self._plans.several:
-            plan.remember(given.arguments)
-        self._results = {}
-        results = self._executed(plan, given.arguments, None if now else pending)
-        plan.keep(results)
-        plan.write_back(results, given)
-        self._plan, self._results = plan, results
+        wrong = wrong_call(batch, surplus, unknown)
+        loss = self._steps.run(Asked(batch, lr, local, wrong, self.steps, self.seed))
         self.steps += 1
         self.optimizer.step()
-        return results[self._first][0]
+        return loss
 
     def request_stop(self) -> None:
         """Asks all ranks to stop behind the next step; may be called by a handler of a signal.
@@ -450,92 +403,8 @@ class Trainer(Closing):
         Raises:
             InvalidInputError: If there was no step yet, or the last one was refused.
         """
-        self.ranks.standing.check()
-        if not self._results:
-            raise InvalidInputError("nothing is fetched before the first step")
-        return self._plan.fetched(self._results)
+        return self._steps.fetched()
 
     def _agree_present(self, call: str, **alike: object) -> None:
         """Has all ranks begin a call that takes that all tensors have values; see `jointly`."""
         jointly(self.ranks, call, lambda: check_present(self.ranks.absent), **alike)
-
-    def _prepared(
-        self, batch: Any, lr: float | Sequence[float] | None, local: bool, wrong: str
-    ) -> tuple[StepPlan, Offer, Given]:
-        """Returns what is to run, what all ranks must have alike, and what the ranks are given.
-
-        With a batch that doesn't fit, these are the arguments of the step before, if there was
-        one: others wait until all ranks know of it.
-        """
-        plan = self._plans.first
-        try:
-            if wrong:
-                raise InvalidInputError(wrong)
-            check_present(self.ranks.absent)
-            expect(FLAG, local=local)
-            rates = self.optimizer.rates(lr)
-            plain = self._plain_inputs(rates)
-            if local:
-                batches = [batch] if len(self.ranks.programs) == 1 else list(batch)
-                plan = self._plans.for_parts(batches)
-                given = plan.local_given(batches, plain)
-            else:
-                plan = self._plans.for_batch(batch)
-                given = plan.given(batch, plain)
-        except InvalidInputError as error:
-            return plan, Offer(error), Given(plan.again())
-        values = {METHOD: "step", LOCAL: str(local), SHAPES: str(plan), **self._values(rates)}
-        return plan, Offer(None, values, given.brought, given.peers), given
-
-    def _values(self, rates: Mapping[str, float]) -> dict[str, str]:
-        """Returns what must be the same on all ranks, besides the batch."""
-        found = {label: str(rate) for label, rate in rates.items()}
-        if seed_input(self._plans.first.program) is not None:
-            found["seed"] = str(self.seed)
-        return {**found, "steps": str(self.steps), "check_loss": str(self._gate.check_loss)}
-
-    def _executed(self, plan: StepPlan, arguments: Arguments, pending: Pending | None) -> Results:
-        """Runs a step up to where new content is kept.
-
-        Raises:
-            InvalidInputError: If the ranks aren't given the same.
-            NonFiniteLoss: If the loss isn't finite.
-        """
-        self._gate.pending = pending
-        try:
-            return plan.ranks.execute(arguments, number=self.steps)
-        except Abandoned as stopped:
-            reason = stopped.args[0]
-        if isinstance(reason, InvalidInputError):
-            raise reason
-        if isinstance(reason, Exception):
-            with self.ranks.reported():
-                raise reason
-        raise NonFiniteLoss(self.steps, reason)
-
-    def _plain_inputs(self, rates: Mapping[str, float]) -> dict[str, Any]:
-        """Returns what a program takes besides stored tensors and the batch."""
-        inputs: dict[str, Any] = dict(rates)
-        if (drawing := seed_input(self._plans.first.program)) is not None:
-            inputs[drawing.label] = seed_of_step(self.seed, self.steps)
-        return inputs
-
-
-def _wrong_call(batch: Any, surplus: Sequence[object], unknown: Mapping[str, object]) -> str:
-    """Returns why `step` can't be called with these arguments; "" if it can."""
-    takes = "step() takes a batch, lr= and local="
-    if unknown:
-        return f"{takes}, and no {', '.join(f'{name}=' for name in unknown)}"
-    if surplus:
-        return f"{takes}, and {len(surplus)} more are given"
-    return f"{takes}; no batch is given" if batch is _NO_BATCH else ""
-
-
-def seed_of_step(seed: int, step: int) -> int:
-    """Returns the seed of a step's random numbers: another one for each step and user's seed.
-
-    Args:
-        seed: The user's seed; its 31 low bits count.
-        step: The number of the step, from 0.
-    """
-    return ((seed & 0x7FFFFFFF) << 32) + step
