@@ -15,8 +15,9 @@ from autopar.runtime.checkpoint.owner import Owner
 from autopar.runtime.execute.ranks import Ranks, jointly, path_text, understood
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.ports.ports import check_present
+from autopar.runtime.training.checkpointed import EXTRA, CheckpointedState
 from autopar.runtime.training.saving import FAILED, RUNNING, Saving
-from autopar.runtime.training.training_state import EXTRA, TrainingState
+from autopar.runtime.training.training_state import TrainingState
 
 
 class Checkpoints:
@@ -24,7 +25,7 @@ class Checkpoints:
 
     Args:
         ranks: Who holds the state.
-        state: What checkpoints hold.
+        state: The state of the training.
 
     Attributes:
         saving: The save that runs beside the training, until it was asked how that went.
@@ -33,7 +34,7 @@ class Checkpoints:
     def __init__(self, ranks: Ranks, state: TrainingState) -> None:
         self.ranks = ranks
         self.saving: Saving | None = None
-        self._state = state
+        self._state = CheckpointedState(state)
         self._owner = Owner()
         self._connected: dict[bool, Messages] = {}
 
@@ -102,7 +103,7 @@ class Checkpoints:
 
         Args:
             path: The folder.
-            careful: See `TrainingState.read`.
+            careful: See `CheckpointedState.read`.
 
         Raises:
             DamagedCheckpoint: On all ranks, if it isn't what was saved.
@@ -119,7 +120,7 @@ class Checkpoints:
 
         Args:
             folder: A checkpoint, or a folder of several. It needn't exist.
-            careful: See `TrainingState.read`.
+            careful: See `CheckpointedState.read`.
 
         Returns:
             What it has of `PROGRESS` and `EXTRA`; None if there is no checkpoint.

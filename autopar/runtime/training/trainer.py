@@ -24,10 +24,11 @@ from autopar.runtime.init.initialize import MakeModel, initialize
 from autopar.runtime.job.closing import Closing, close_at_exit
 from autopar.runtime.ports.ports import check_present, seed_input
 from autopar.runtime.state.state import Piece
+from autopar.runtime.training.checkpointed import EXTRA
 from autopar.runtime.training.checkpoints import Checkpoints
 from autopar.runtime.training.rates import LearningRates, trains
 from autopar.runtime.training.stepping import NO_BATCH, Asked, Steps, wrong_call
-from autopar.runtime.training.training_state import EXTRA, TrainingState
+from autopar.runtime.training.training_state import TrainingState
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
