@@ -20,7 +20,7 @@ from autopar.parallel.shards import Shard, clip_grad_norm, local, whole_from
 from autopar.parallel.variant import Call, VariantCall
 from autopar.runtime.ports.boxes import whole_box
 from autopar.runtime.ports.outputs import Gathering
-from autopar.runtime.training.trainer import seed_of_step
+from autopar.runtime.training.stepping import seed_of_step
 from autopar.runtime.weights.taking import (
     Part,
     Wanted,

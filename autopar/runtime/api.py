@@ -55,7 +55,8 @@ from autopar.runtime.ports.ports import (
 )
 from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.training.rates import trains
-from autopar.runtime.training.trainer import NonFiniteLoss, Trainer
+from autopar.runtime.training.stepping import NonFiniteLoss
+from autopar.runtime.training.trainer import Trainer
 from autopar.runtime.verification.verification import Verification, verify_mesh
 from autopar.runtime.weights.weights import WeightFile
 

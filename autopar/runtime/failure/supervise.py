@@ -233,8 +233,11 @@ class Supervisor:
             # Calls within calls fail of the same, and the store may not answer a second time.
             return self._failure
         failure = self._failure = self._report(error)
-        self._stop_watching()
+        if self._watch is not None:
+            self._watch.leave_alone()
         failure = self._failure = self._with_those_alike(failure, error)
+        # Who serves the store may end from here on.
+        self._stop_watching()
         self.standing.fail(failure, self.whereabouts.call)
         self._await_others()
         return failure

@@ -54,6 +54,7 @@ class Watch(threading.Thread):
         self.on_failure = on_failure
         self.lost = lost
         self._ended = threading.Event()
+        self._noticed = threading.Event()
         self._alarms = 0
         self._posted = 0.0
         self.answered = time.monotonic()
@@ -83,6 +84,10 @@ class Watch(threading.Thread):
                 while not self._ended.wait(LOOK):
                     self._act()
 
+    def leave_alone(self) -> None:
+        """Lets the main thread be, which knows of a failure, and goes on to say where it is."""
+        self._noticed.set()
+
     def stop(self, last: Place, seconds: float) -> None:
         """Ends the watch.
 
@@ -91,6 +96,7 @@ class Watch(threading.Thread):
             seconds: How long to wait for that; where the store doesn't answer, it is in vain.
         """
         self._last = last
+        self.leave_alone()
         self._ended.set()
         if self.is_alive():
             self.join(timeout=seconds)
@@ -127,7 +133,7 @@ class Watch(threading.Thread):
         for rank in self._failure.silent:
             end_if_stopped(rank, self._last_beat(rank))
         entry = self._entry()
-        if entry and not self._ended.wait(GRACE) and self._entry() == entry:
+        if entry and not self._noticed.wait(GRACE) and self._entry() == entry:
             self._ended.set()
             self.on_failure(self._failure)
 

@@ -1,4 +1,4 @@
-"""The trainer: keeps a training program's state and runs a step per batch.
+"""The trainer: keeps the state of a training, and does on all ranks what users ask of it.
 
 In each rank of a job it holds the rank's pieces of parameters, buffers and optimizer state. The
 same class trains on the virtual mesh: only who runs the ranks differs (see `ranks`).
@@ -8,62 +8,31 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import torch
 from torch import Tensor, nn
 
-from autopar.base.arguments import FLAG, PATH, WHOLE, expect
-from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
+from autopar.base.arguments import PATH, WHOLE, expect
+from autopar.base.errors import AutoparError, InvalidInputError
 from autopar.ir.builds.files import Build
 from autopar.ir.layout import Layout
-from autopar.runtime.agree.agreement import Offer, Pending
-from autopar.runtime.agree.disagreement import LOCAL, METHOD, SHAPES
-from autopar.runtime.checkpoint.index import DamagedCheckpoint
-from autopar.runtime.checkpoint.owner import Owner
 from autopar.runtime.execute.gate import Gate
-from autopar.runtime.execute.ranks import Ranks, Results, jointly, path_text, understood
-from autopar.runtime.execute.updates import Abandoned
+from autopar.runtime.execute.ranks import Ranks, jointly, path_text, understood
 from autopar.runtime.init.initialize import MakeModel, initialize
 from autopar.runtime.job.closing import Closing, close_at_exit
-from autopar.runtime.job.messages import Messages
-from autopar.runtime.ports.ports import (
-    check_present,
-    seed_input,
-)
+from autopar.runtime.ports.ports import check_present, seed_input
 from autopar.runtime.state.state import Piece
+from autopar.runtime.training.checkpointed import EXTRA
+from autopar.runtime.training.checkpoints import Checkpoints
 from autopar.runtime.training.rates import LearningRates, trains
-from autopar.runtime.training.saving import FAILED, RUNNING, Saving
-from autopar.runtime.training.step_plan import Arguments, Given, StepPlan
-from autopar.runtime.training.step_plans import StepPlans
-from autopar.runtime.training.training_state import EXTRA, TrainingState
+from autopar.runtime.training.stepping import NO_BATCH, Asked, Steps, wrong_call
+from autopar.runtime.training.training_state import TrainingState
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
-
-
-_NO_BATCH = object()
-"""Stands for a batch that isn't given."""
-
-
-class NonFiniteLoss(RuntimeFailure):
-    """A step's loss is NaN or infinite. The step did not change the state.
-
-    Attributes:
-        step: The number of the step, from 0.
-        loss: What the loss is.
-    """
-
-    def __init__(self, step: int, loss: float) -> None:
-        self.step = step
-        self.loss = loss
-        super().__init__(
-            f"the loss of step {step} is {loss}; parameters and optimizer state are still those"
-            " from before the step, so the batch can be skipped or the learning rate lowered"
-        )
 
 
 class Trainer(Closing):
@@ -97,7 +66,6 @@ class Trainer(Closing):
         layouts: Mapping[str, Layout] | None = None,
     ) -> None:
         self.ranks = ranks
-        self._gate = gate
         self._layouts = layouts or {}
         self.steps = 0
         self._first = min(ranks.programs)
@@ -110,21 +78,16 @@ class Trainer(Closing):
         self.seed = int((drawing.fill if drawing else None) or 0) if seed is None else seed
         self.optimizer = LearningRates(program, ranks.stored[self._first])
         self._state = TrainingState(ranks, self.optimizer)
-        self._plans = StepPlans(ranks, build)
-        self._plans.check_stored_alike(program)
-        self._plan = self._plans.first
-        self._results: Results = {}
+        self._steps = Steps(ranks, gate, build, self.optimizer)
         self.extra: Any = None
-        self._saving: Saving | None = None
-        self._owner = Owner()
-        self._connected: dict[bool, Messages] = {}
+        self._checkpoints = Checkpoints(ranks, self._state)
         ranks.standing.what = "trainer"
         ranks.standing.remedy = "load it again, with resume= from its checkpoints"
         close_at_exit(self)
 
     def step(
         self,
-        batch: Any = _NO_BATCH,
+        batch: Any = NO_BATCH,
         lr: float | Sequence[float] | None = None,
         *surplus: Never,
         local: bool = False,
@@ -150,27 +113,12 @@ class Trainer(Closing):
             NonFiniteLoss: If the loss is NaN or infinite. The state is what it was.
             RuntimeFailure: If this or another rank fails.
         """
-        self._settle(wait=False)
-        with self.ranks.reported():
-            wrong = _wrong_call(batch, surplus, unknown)
-            plan, offer, given = self._prepared(batch, lr, local, wrong)
-            pending = self.ranks.agreement.start(offer)
-            # Ranks with batches for different programs would wait for one another; and in the
-            # first step, one whose batch is refused has nothing to run with meanwhile.
-            now = self._plans.several or self.ranks.agreement.alone or not plan.ran
-            refusal = pending.settle() if now else None
-        if refusal is not None:
-            raise refusal
-        if not now or not self._plans.several:
-            plan.remember(given.arguments)
-        self._results = {}
-        results = self._executed(plan, given.arguments, None if now else pending)
-        plan.keep(results)
-        plan.write_back(results, given)
-        self._plan, self._results = plan, results
+        self._checkpoints.settle(wait=False)
+        wrong = wrong_call(batch, surplus, unknown)
+        loss = self._steps.run(Asked(batch, lr, local, wrong, self.steps, self.seed))
         self.steps += 1
         self.optimizer.step()
-        return results[self._first][0]
+        return loss
 
     def request_stop(self) -> None:
         """Asks all ranks to stop behind the next step; may be called by a handler of a signal.
@@ -304,36 +252,8 @@ class Trainer(Closing):
                 or is given another. Training can go on.
             RuntimeFailure: If another rank fails.
         """
-        self._settle()
-        # Here, since it takes torch.distributed.checkpoint a second to load.
-        from autopar.runtime.checkpoint.checkpoint import brief, check_extra, write_checkpoint
-        from autopar.runtime.checkpoint.files import copied, rectangles_of
-        from autopar.runtime.checkpoint.series import Place
-
-        def prepare() -> Place:
-            expect(PATH, path=path)
-            expect(FLAG, wait=wait)
-            check_present(self.ranks.absent)
-            check_extra(extra)
-            return Place.of(Path(path), keep, self.steps)
-
-        alike = {"path": path_text(path), "keep": keep, "wait": wait, "extra": brief(extra)}
-        place = jointly(self.ranks, "save_checkpoint", prepare, **alike)
         values = {"steps": self.steps, "seed": self.seed, EXTRA: extra}
-        with self.ranks.reported():
-            content = self._state.content(values)
-            messages = self._messages(meeting=wait)
-            rectangles = rectangles_of(content)
-            if not wait:
-                rectangles = copied(rectangles)
-        if not wait:
-            content = content.without_pieces()
-        write = partial(write_checkpoint, place, content, rectangles, messages, self._owner)
-        if wait:
-            understood(self.ranks, write)
-            return
-        self._saving = Saving(write)
-        self._saving.start()
+        self._checkpoints.save(path, values, keep=keep, wait=wait)
 
     @property
     def snapshot_bytes(self) -> int:
@@ -341,10 +261,7 @@ class Trainer(Closing):
 
         They are what the process writes: its part of what the ranks hold, each piece once.
         """
-        from autopar.runtime.checkpoint.files import nbytes, rectangles_of
-
-        self.ranks.standing.check()
-        return nbytes(rectangles_of(self._state.content({})))
+        return self._checkpoints.snapshot_bytes
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Goes on from a checkpoint that any mesh wrote, or plain PyTorch with the same names.
@@ -359,13 +276,10 @@ class Trainer(Closing):
             InvalidInputError: On all ranks, if there is none, or names or shapes are wrong. Names
                 all.
         """
-        self._settle()
-        jointly(self.ranks, "load_checkpoint", lambda: expect(PATH, path=path))
-        with self.ranks.reported():
-            messages = self._messages(meeting=True)
-        found = understood(
-            self.ranks, lambda: self._state.read(Path(path), messages, careful=self.steps > 0)
-        )
+        self._take_over(self._checkpoints.load(path, careful=self.steps > 0))
+
+    def _take_over(self, found: Mapping[str, Any]) -> None:
+        """Goes on where a checkpoint was made, of which this is what it has of plain values."""
         self.steps = found.get("steps", self.steps)
         self.seed = found.get("seed", self.seed)
         self.extra = found.get(EXTRA)
@@ -385,62 +299,11 @@ class Trainer(Closing):
                 the program, or `folder` is a file, can't be read, or holds a build, a program
                 or a model and no checkpoint.
         """
-        self._settle()
-        jointly(
-            self.ranks,
-            "resume",
-            lambda: expect(PATH, folder=folder),
-            folder=path_text(folder),
-        )
-        from autopar.runtime.checkpoint.series import agreed_candidates
-
-        with self.ranks.reported():
-            messages = self._messages(meeting=True)
-        found, problems = understood(self.ranks, lambda: agreed_candidates(Path(folder), messages))
-        for problem in problems:
-            self._warn(problem)
-        for path in found:
-            try:
-                self.load_checkpoint(path)
-                return self.steps
-            except DamagedCheckpoint as error:
-                problems.append(str(error))
-                self._warn(str(error))
-        if problems:
-            lines = "\n".join(f"  - {problem}" for problem in problems)
-            raise DamagedCheckpoint(
-                f"no checkpoint in {folder} is whole; to start anew, choose another folder or"
-                f" delete them:\n{lines}"
-            )
-        return None
-
-    def _warn(self, problem: str) -> None:
-        if 0 in self.ranks.programs:
-            warnings.warn(f"skipped a checkpoint: {problem}", stacklevel=3)
-
-    def _messages(self, meeting: bool) -> Messages:
-        """Returns the connection of the processes for the main thread, or for one that saves."""
-        if meeting not in self._connected:
-            self._connected[meeting] = self.ranks.messages(meeting)
-        return self._connected[meeting]
-
-    def _settle(self, wait: bool = True) -> None:
-        """Raises what went wrong with a save that ran beside the training, on all ranks at once.
-
-        Args:
-            wait: Whether to wait until it is done; otherwise one that isn't goes on.
-        """
-        if (saving := self._saving) is None:
-            return
-        if wait:
-            saving.join()
-        tally = self.ranks.tally(saving.outcome)
-        if tally[RUNNING]:
-            return
-        self._saving = None
-        saving.raise_error()
-        if tally[FAILED]:
-            raise RuntimeFailure("the checkpoint couldn't be written: another rank failed")
+        found = self._checkpoints.resume(folder, careful=self.steps > 0)
+        if found is None:
+            return None
+        self._take_over(found)
+        return self.steps
 
     def save_weights(self, path: str | Path, *, max_shard_bytes: int | None = None) -> None:
         """Writes whole parameters and buffers to safetensors files, gathered one at a time.
@@ -468,7 +331,7 @@ class Trainer(Closing):
         alike = {"path": path_text(path), "max_shard_bytes": max_shard_bytes}
         jointly(self.ranks, "save_weights", prepare, **alike)
         with self.ranks.reported():
-            messages = self._messages(meeting=True)
+            messages = self._checkpoints.messages(meeting=True)
         understood(
             self.ranks, lambda: self._state.write_weights(Path(path), messages, max_shard_bytes)
         )
@@ -519,10 +382,7 @@ class Trainer(Closing):
         Raises:
             InvalidInputError: If that couldn't be written.
         """
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving.join()
-        self._owner.release()
+        saving = self._checkpoints.close()
         self.ranks.close()
         if saving is not None:
             saving.raise_error()
@@ -544,92 +404,8 @@ class Trainer(Closing):
         Raises:
             InvalidInputError: If there was no step yet, or the last one was refused.
         """
-        self.ranks.standing.check()
-        if not self._results:
-            raise InvalidInputError("nothing is fetched before the first step")
-        return self._plan.fetched(self._results)
+        return self._steps.fetched()
 
     def _agree_present(self, call: str, **alike: object) -> None:
         """Has all ranks begin a call that takes that all tensors have values; see `jointly`."""
         jointly(self.ranks, call, lambda: check_present(self.ranks.absent), **alike)
-
-    def _prepared(
-        self, batch: Any, lr: float | Sequence[float] | None, local: bool, wrong: str
-    ) -> tuple[StepPlan, Offer, Given]:
-        """Returns what is to run, what all ranks must have alike, and what the ranks are given.
-
-        With a batch that doesn't fit, these are the arguments of the step before, if there was
-        one: others wait until all ranks know of it.
-        """
-        plan = self._plans.first
-        try:
-            if wrong:
-                raise InvalidInputError(wrong)
-            check_present(self.ranks.absent)
-            expect(FLAG, local=local)
-            rates = self.optimizer.rates(lr)
-            plain = self._plain_inputs(rates)
-            if local:
-                batches = [batch] if len(self.ranks.programs) == 1 else list(batch)
-                plan = self._plans.for_parts(batches)
-                given = plan.local_given(batches, plain)
-            else:
-                plan = self._plans.for_batch(batch)
-                given = plan.given(batch, plain)
-        except InvalidInputError as error:
-            return plan, Offer(error), Given(plan.again())
-        values = {METHOD: "step", LOCAL: str(local), SHAPES: str(plan), **self._values(rates)}
-        return plan, Offer(None, values, given.brought, given.peers), given
-
-    def _values(self, rates: Mapping[str, float]) -> dict[str, str]:
-        """Returns what must be the same on all ranks, besides the batch."""
-        found = {label: str(rate) for label, rate in rates.items()}
-        if seed_input(self._plans.first.program) is not None:
-            found["seed"] = str(self.seed)
-        return {**found, "steps": str(self.steps), "check_loss": str(self._gate.check_loss)}
-
-    def _executed(self, plan: StepPlan, arguments: Arguments, pending: Pending | None) -> Results:
-        """Runs a step up to where new content is kept.
-
-        Raises:
-            InvalidInputError: If the ranks aren't given the same.
-            NonFiniteLoss: If the loss isn't finite.
-        """
-        self._gate.pending = pending
-        try:
-            return plan.ranks.execute(arguments, number=self.steps)
-        except Abandoned as stopped:
-            reason = stopped.args[0]
-        if isinstance(reason, InvalidInputError):
-            raise reason
-        if isinstance(reason, Exception):
-            with self.ranks.reported():
-                raise reason
-        raise NonFiniteLoss(self.steps, reason)
-
-    def _plain_inputs(self, rates: Mapping[str, float]) -> dict[str, Any]:
-        """Returns what a program takes besides stored tensors and the batch."""
-        inputs: dict[str, Any] = dict(rates)
-        if (drawing := seed_input(self._plans.first.program)) is not None:
-            inputs[drawing.label] = seed_of_step(self.seed, self.steps)
-        return inputs
-
-
-def _wrong_call(batch: Any, surplus: Sequence[object], unknown: Mapping[str, object]) -> str:
-    """Returns why `step` can't be called with these arguments; "" if it can."""
-    takes = "step() takes a batch, lr= and local="
-    if unknown:
-        return f"{takes}, and no {', '.join(f'{name}=' for name in unknown)}"
-    if surplus:
-        return f"{takes}, and {len(surplus)} more are given"
-    return f"{takes}; no batch is given" if batch is _NO_BATCH else ""
-
-
-def seed_of_step(seed: int, step: int) -> int:
-    """Returns the seed of a step's random numbers: another one for each step and user's seed.
-
-    Args:
-        seed: The user's seed; its 31 low bits count.
-        step: The number of the step, from 0.
-    """
-    return ((seed & 0x7FFFFFFF) << 32) + step

@@ -41,7 +41,7 @@ def save_beside(processes: Processes, build: Path, folder: Path) -> dict[str, An
         trainer.save_checkpoint(folder, wait=False)
         losses = run_steps(trainer, 4)
         meanwhile = 0
-        while trainer._saving is not None:
+        while trainer._checkpoints.saving is not None:
             trainer.step(batch_of(trainer.steps))
             meanwhile += 1
         trainer.load_checkpoint(folder)

@@ -80,8 +80,8 @@ def test_memory_is_let_go_when_it_is_written(
     disk = Disk(monkeypatch)
     with open_trainer(build, virtual=True) as trainer:
         trainer.save_checkpoint(tmp_path / "c", wait=False)
-        assert trainer._saving is not None
-        trainer._saving.join()
+        assert trainer._checkpoints.saving is not None
+        trainer._checkpoints.saving.join()
         assert disk.alive() == 0
 
 
@@ -95,8 +95,8 @@ def test_a_failure_is_told_once_and_training_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_rectangles", fails)
         trainer.save_checkpoint(tmp_path / "c", wait=False)
-        assert trainer._saving is not None
-        trainer._saving.join()
+        assert trainer._checkpoints.saving is not None
+        trainer._checkpoints.saving.join()
     with pytest.raises(InvalidInputError, match="rank 0: the disk is on fire"):
         trainer.step(BATCHES[0])
     trainer.step(BATCHES[0])

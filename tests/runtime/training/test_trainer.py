@@ -20,7 +20,8 @@ from autopar.modules import compile
 from autopar.runtime.api import load
 from autopar.runtime.execute.gate import Gate
 from autopar.runtime.training.opening import open_trainer
-from autopar.runtime.training.trainer import NonFiniteLoss, Trainer, seed_of_step
+from autopar.runtime.training.stepping import NonFiniteLoss, seed_of_step
+from autopar.runtime.training.trainer import Trainer
 from tests.runtime.execute.targets import (
     disagree,
     look_alone,
