@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from autopar.annotate import MeshLike, apply_pins_of
-from autopar.base.arguments import NAMES, expect, one_of
+from autopar.base.arguments import MAPPING, NAMES, expect, one_of
 from autopar.base.errors import InvalidInputError
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster
+from autopar.frontend.lower.state import with_state
 from autopar.frontend.torch import Dynamic, Recipe, capture
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
@@ -40,6 +41,7 @@ def compile(
     scaler: torch.amp.GradScaler | None = None,
     fetch: Sequence[str] = (),
     dynamic: Dynamic | None = None,
+    state: Mapping[str, str] | None = None,
     more_batches: Sequence[Any] = (),
     mesh: MeshLike | None = None,
     devices: int | None = None,
@@ -84,6 +86,9 @@ def compile(
             `{"ids": {0: "batch", 1: "length=1:512"}, "target": {0: "batch"}}`. Each is given a
             name, a range ("1:64", or "8~1:64" to plan for 8), both, or a `torch.export.Dim`.
             Dimensions of one name have one size. Plans are made for the example's sizes.
+        state: Outputs that are inputs of the next call, by input: `{"past.*": "present.*"}`. They
+            stay on the ranks from call to call, laid out as the plan says; they begin as zeros,
+            open sizes of theirs as 0.
         more_batches: Further batches, of other shapes, that a step is to take too: the last, short
             one of an epoch. Parameters and state are laid out as for `example_inputs`.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
@@ -122,6 +127,12 @@ def compile(
             " shape; compile one for each shape, pad inputs to one, or use parallelize(), which"
             " compiles for each shape that it is called with"
         )
+    expect(MAPPING.or_none, state=state)
+    if state and optimizer is not None:
+        raise InvalidInputError(
+            "state= is for models that answer calls; what a training step keeps, its model and"
+            " optimizer say"
+        )
     if more_batches and dynamic is not None:
         raise InvalidInputError(
             "more_batches= and dynamic= both say what batches a step takes besides the example;"
@@ -153,7 +164,8 @@ def compile(
     )
     known = None if options.any_shape else options.mesh
     captured = capture(model, example_inputs, recipe, known, dynamic)
-    compiled = compile_program(captured.program, options, report=captured.report)
+    serial = with_state(captured.program, state or {})
+    compiled = compile_program(serial, options, report=captured.report)
     options = compiled.options
     variants = []
     for batch in more_batches:
@@ -161,4 +173,4 @@ def compile(
         pinned = apply_pins_of(captured.program, program, options.mesh, options.pins)
         alike = inherit(pinned, compiled.stored_layouts())
         variants.append(compile_program(alike, replace(options, pins=(), op_pins=())))
-    return CompiledModel.of(compiled, captured.program, captured.weights, variants)
+    return CompiledModel.of(compiled, serial, captured.weights, variants)

@@ -3,27 +3,63 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from autopar.base.errors import InvalidInputError, near_misses
+from autopar.frontend.lower.contents import with_contents
 from autopar.ir.expr.expression import IntExpr, Size
-from autopar.ir.program import Port, Program
+from autopar.ir.program import Port, Program, Signature
 
 
-def connected(
-    state: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str]
-) -> dict[str, str]:
-    """Returns the output that each input of state is in the next call.
+def with_state(program: Program, state: Mapping[str, str]) -> Program:
+    """Returns a program that keeps outputs which are inputs of the next call.
 
     Args:
-        state: Outputs by input. A `*` in both stands for the same characters.
-        inputs: All inputs.
-        outputs: All outputs.
+        program: A serial program.
+        state: Outputs by input, both by their labels. A `*` in both stands for the same characters.
 
     Raises:
-        InvalidInputError: If there is no such input or output.
+        InvalidInputError: If there is no such input or output, or it doesn't fit the next call.
     """
+    if not state:
+        return program
+    ports = program.signature
+    known = dict(program.main.aliases)
+    inputs = {_label(port): port.name for port in ports.inputs if port.role == "input"}
+    labels = [_label(port) for port in ports.outputs if port.name not in known]
+    pairs = _connected(state, list(inputs), labels)
+    kept = {inputs[given] for given in pairs}
+    renewed = {returned: inputs[given] for given, returned in pairs.items()}
+    updates = [known.get(port.name) or renewed.get(_label(port)) for port in ports.outputs]
+    main = with_contents(program.main, updates)
+    values = {
+        name: replace(value, role="state") if name in kept else value
+        for name, value in main.values.items()
+    }
+    signature = Signature(
+        tuple(
+            replace(port, role="state", fill=0.0) if port.name in kept else port
+            for port in ports.inputs
+        ),
+        tuple(
+            replace(port, name=name) for port, name in zip(ports.outputs, main.outputs, strict=True)
+        ),
+    )
+    made = replace(program.with_main(replace(main, values=values)), signature=signature)
+    _check(made, kept)
+    return made
+
+
+def _label(port: Port) -> str:
+    return port.label or port.name
+
+
+def _connected(
+    state: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str]
+) -> dict[str, str]:
+    """Returns the output that each input of state is in the next call, by label."""
     found: dict[str, str] = {}
     for given, returned in state.items():
         pairs = list(_pairs(given, returned, inputs))
@@ -43,29 +79,30 @@ def connected(
     return found
 
 
-def check_state(program: Program) -> None:
-    """Checks that state fits the next call.
-
-    Raises:
-        InvalidInputError: If it is of another dtype or rank then, a size that is no open one
-            changes, or it can't begin empty.
-    """
+def _check(program: Program, kept: Container[str]) -> None:
+    """Refuses state that is of another dtype or rank, or of other sizes, in the next call."""
     outputs = {port.name: port for port in program.signature.outputs}
-    grown = [(outputs[out], into) for out, into in program.main.aliases if out in outputs]
     inputs = {port.name: port for port in program.signature.inputs}
-    given = {s for p in program.signature.inputs if p.role == "input" for s in p.shape}
+    given = {size for port in inputs.values() if port.role == "input" for size in port.shape}
     renewed: dict[Size, IntExpr] = {}
-    for new, old in ((new, inputs[into]) for new, into in grown if inputs[into].role == "state"):
-        if old.dtype != new.dtype or len(old.shape) != len(new.shape):
-            raise _unfit(old, new, "is of another dtype or rank")
-        for size, other in zip(old.shape, new.shape, strict=True):
-            if not isinstance(size, Size) or size in given:
-                if other - size != 0:
-                    raise _unfit(old, new, f"has {other} where {size} was")
-            elif other - renewed.setdefault(size, other) != 0:
-                raise _unfit(old, new, f"has {other} where others have {renewed[size]}")
-            elif size.least:
-                raise _unfit(old, new, f"can't begin empty, as {size.name} must be {size.least}")
+    for out, into in program.main.aliases:
+        if into in kept:
+            _check_port(inputs[into], outputs[out], given, renewed)
+
+
+def _check_port(
+    old: Port, new: Port, given: Container[IntExpr], renewed: dict[Size, IntExpr]
+) -> None:
+    if old.dtype != new.dtype or len(old.shape) != len(new.shape):
+        raise _unfit(old, new, "is of another dtype or rank")
+    for size, other in zip(old.shape, new.shape, strict=True):
+        if not isinstance(size, Size) or size in given:
+            if other - size != 0:
+                raise _unfit(old, new, f"has {other} where {size} was")
+        elif other - renewed.setdefault(size, other) != 0:
+            raise _unfit(old, new, f"has {other} where others have {renewed[size]}")
+        elif size.least:
+            raise _unfit(old, new, f"can't begin empty, as {size.name} must be {size.least}")
 
 
 def _pairs(given: str, returned: str, inputs: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from autopar.base.collector import paused_collector
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.lower.fx import lower
-from autopar.frontend.lower.state import check_state, connected
+from autopar.frontend.lower.state import with_state
 from autopar.frontend.onnx.imported import ImportedModel
 from autopar.frontend.onnx.model.load import LoadedModel, load
 from autopar.frontend.onnx.model.problems import Problems
@@ -56,7 +56,8 @@ def import_model(
     state: Mapping[str, str],
 ) -> ImportedModel:
     """Imports a model; see `autopar.frontend.onnx.import_onnx`."""
-    return _Lowering(record_model(load(path, allow_external), input_shapes, dims), state).run()
+    imported = _Lowering(record_model(load(path, allow_external), input_shapes, dims)).run()
+    return replace(imported, program=with_state(imported.program, state))
 
 
 @paused_collector()
@@ -108,20 +109,18 @@ def _output(recorder: Recorder, label: str, value: Value) -> fx.Node | None:
 class _Lowering:
     """Tells what the recorded graph's nodes are, and lowers it."""
 
-    def __init__(self, recorded: Recorded, state: Mapping[str, str]) -> None:
+    def __init__(self, recorded: Recorded) -> None:
         self.recorded = recorded
         self.recorder = recorded.recorder
         self.proto = recorded.model.proto
         self.file = Path(recorded.model.path).name
-        self.labels = [value.name for value in self.proto.graph.output]
-        self.state = connected(state, list(recorded.inputs), self.labels)
 
     def run(self) -> ImportedModel:
         """Returns the imported model."""
-        renewed = {new: self.recorded.inputs[old].place for old, new in self.state.items()}
+        labels = [value.name for value in self.proto.graph.output]
         returned = [
-            GraphOutput(node, label, renewed.get(label))
-            for node, label in zip(self.recorded.outputs, self.labels, strict=True)
+            GraphOutput(node, label)
+            for node, label in zip(self.recorded.outputs, labels, strict=True)
         ]
         weights = {**self._stored(), **self._lifted()}
         inputs = {**self._user_inputs(), **{node: given for node, (given, _) in weights.items()}}
@@ -131,20 +130,16 @@ class _Lowering:
             inputs, returned, names, self._locate, name, sizes=self.recorder.trace.sizes
         )
         program = lower(self.recorder.trace.graph, lowering)
-        check_state(program)
         tensors = {given.name: tensor for given, tensor in weights.values()}
         used = {value: tensors[value] for value in program.main.inputs if value in tensors}
         report = (*ignored(self.proto, self.file), *self.recorded.notes)
         return ImportedModel(program, used, report)
 
     def _user_inputs(self) -> dict[fx.Node, GraphInput]:
-        return {value.place: self._input(label) for label, value in self.recorded.inputs.items()}
-
-    def _input(self, label: str) -> GraphInput:
-        loc = Loc(self.file, name=label)
-        if label in self.state:
-            return GraphInput(label, "state", label, loc, fill=0.0)
-        return GraphInput(label, "input", label, loc)
+        return {
+            value.place: GraphInput(label, "input", label, Loc(self.file, name=label))
+            for label, value in self.recorded.inputs.items()
+        }
 
     def _stored(self) -> dict[fx.Node, tuple[GraphInput, torch.Tensor]]:
         """Returns the weights and constants that the graph reads, named."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
-from autopar.ir.expr.expression import UNBOUNDED, Size
+from autopar.ir.expr.expression import UNBOUNDED, IntExpr, Size, add
 
 _OPEN = re.compile(r"(?:(?P<planned>\d{1,9})~)?(?:(?P<least>\d{0,9}):(?P<most>\d{0,9}))?", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
@@ -63,3 +65,16 @@ def parse_range(text: str) -> int | SizeRange:
     if planned is not None and not least <= planned <= most:
         raise ValueError(f"{text!r}: {planned} isn't from {least} to {most}")
     return SizeRange(least, most, planned)
+
+
+def sum_of(text: str, known: Mapping[str, IntExpr]) -> IntExpr | None:
+    """Returns the sum that a text says, as `past + length`; None if it is no such.
+
+    Args:
+        text: Names of sizes, and numbers.
+        known: What sizes are, by name.
+    """
+    parts = [part.strip() for part in text.split("+")]
+    if len(parts) < 2 or not all(part in known or _NUMBER.fullmatch(part) for part in parts):
+        return None
+    return reduce(add, (known[part] if part in known else int(part) for part in parts))

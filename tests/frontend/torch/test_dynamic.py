@@ -42,6 +42,10 @@ ANY = "0:2147483647"
         ({"ids": (Dim("b"), Dim("l"))}, f"[$b, $l] [6] {ANY}~6 {ANY}~10"),
         ({"ids": (Dim.DYNAMIC, Dim.STATIC)}, f"[$ids_0, 10] [6] {ANY}~6"),
         ({"ids": (Dim.AUTO(min=1, max=8), None)}, "[$ids_0, 10] [6] 1:8~6"),
+        (
+            {"ids": {0: "past", 1: "past + 4"}, "target": {0: "past"}},
+            f"[$past, $past + 4] [$past] {ANY}~6",
+        ),
     ],
 )
 def test_dimensions_are_opened_by_name_range_or_dim(dynamic: Any, expected: str) -> None:
@@ -64,6 +68,8 @@ def test_dimensions_are_opened_by_name_range_or_dim(dynamic: Any, expected: str)
         ({"ids": {0: "batch=7:"}}, "the example has 6 there; batch is at least 7"),
         ({"ids": {0: "n", 1: "n"}}, "are both 'n', and the example has 6 and 10 there"),
         ({"ids": {0: "n=1:8"}, "target": {0: "n=1:9"}}, "are both 'n', with two ranges"),
+        ({"ids": {0: "n", 1: "n + m"}}, r"\[1\]: 'n \+ m' is no sum of names .*; there are n"),
+        ({"ids": {0: "n", 1: "n + 3"}}, "is 'n \\+ 3', 9 in the example, but that has 10 there"),
         ({"ids": {0: 2 * Dim("half")}}, r"2\*half follows from another size"),
     ],
 )

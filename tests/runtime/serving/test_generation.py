@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import autopar
 from autopar import InferenceSession
@@ -54,15 +55,15 @@ def by_hand(decoder: Path, count: int) -> Array:
 
 
 def test_greedy_tokens(session: InferenceSession, decoder: Path) -> None:
-    found = autopar.generate(session, PROMPTS, attention_mask=MASK, max_new_tokens=20)
-    assert np.array_equal(found, by_hand(decoder, 20))
+    found = autopar.generate(session, PROMPTS, attention_mask=MASK, max_new_tokens=12)
+    assert np.array_equal(found, by_hand(decoder, 12))
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.5, "temperature": 0.7}])
 def test_tokens_that_are_drawn(
     session: InferenceSession, one: InferenceSession, options: dict[str, Any]
 ) -> None:
-    given = {"max_new_tokens": 20, "do_sample": True, **options}
+    given = {"max_new_tokens": 6, "do_sample": True, **options}
     found = [autopar.generate(session, PROMPTS, seed=seed, **given) for seed in (1, 1, 2)]
     assert np.array_equal(found[0], autopar.generate(one, PROMPTS, seed=1, **given))
     assert np.array_equal(found[0], found[1])
@@ -94,6 +95,75 @@ def test_tokens_come_one_by_one(one: InferenceSession) -> None:
     assert np.array_equal(
         np.stack(steps, 1), autopar.generate(one, PROMPTS, max_new_tokens=5)[:, 4:]
     )
+
+
+class Attention(nn.Module):
+    """Keys and values of the past come before those of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projected = nn.Linear(12, 36)
+
+    def forward(
+        self, x: torch.Tensor, past: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        batch, length, _ = x.shape
+        parts = self.projected(x).chunk(3, -1)
+        query, *new = (part.view(batch, length, 3, 4).transpose(1, 2) for part in parts)
+        key, value = (torch.cat(each, 2) for each in zip(past, new, strict=True))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+        return x + mixed.transpose(1, 2).reshape(batch, length, 12), (key, value)
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.out = nn.Embedding(ENTRIES, 12), nn.Linear(12, ENTRIES)
+        self.layers = nn.ModuleList([Attention(), Attention()])
+
+    def forward(self, input_ids: torch.Tensor, past: Any) -> dict[str, Any]:
+        x, present = self.tokens(input_ids), []
+        for layer, before in zip(self.layers, past, strict=True):
+            x, after = layer(x, before)
+            present.append(after)
+        return {"logits": self.out(x), "present": present}
+
+
+def past_of(batch: int, length: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    shape = (batch, 3, length, 4)
+    return [(torch.zeros(shape), torch.zeros(shape)) for _ in range(2)]
+
+
+def test_modules_generate() -> None:
+    torch.manual_seed(0)
+    model, ids = Decoder().eval(), torch.from_numpy(PROMPTS)
+    names = [f"past.{layer}.{at}" for layer in range(2) for at in range(2)]
+    compiled = autopar.compile(
+        model,
+        {"input_ids": ids, "past": past_of(3, 5)},
+        mesh="2x2",
+        strategy="data:0,tensor:1",
+        dynamic={
+            "input_ids": {0: "batch", 1: "length=1:"},
+            **{name: {0: "batch", 2: "past"} for name in names},
+        },
+        state={"past.*": "present.*"},
+    )
+    with InferenceSession(compiled, virtual=True) as session:
+        found = autopar.generate(session, ids, max_new_tokens=6)
+    with torch.no_grad():
+        for _ in range(6):
+            ids = greedy(model, ids)
+    assert np.array_equal(found, ids.numpy())
+
+
+def greedy(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """Returns ids with the next ones, of which the past is computed call by call, as generated."""
+    past, logits = past_of(3, 0), torch.empty(0)
+    for part in (ids[:, :4], *(ids[:, at : at + 1] for at in range(4, ids.shape[1]))):
+        found = model(part, past)
+        past, logits = found["present"], found["logits"]
+    return torch.cat([ids, logits[:, -1].argmax(-1, keepdim=True)], 1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 
@@ -15,8 +14,8 @@ from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type, type_name
 from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.model.tensors import is_possible, shape_text
-from autopar.ir.expr.expression import IntExpr, Size, add
-from autopar.ir.expr.ranges import SizeRange, parse_range
+from autopar.ir.expr.expression import IntExpr, Size
+from autopar.ir.expr.ranges import SizeRange, parse_range, sum_of
 
 _OTHER_TYPES = {
     "sequence_type": "a sequence",
@@ -25,8 +24,6 @@ _OTHER_TYPES = {
     "sparse_tensor_type": "a sparse tensor",
 }
 
-
-_NUMBER = re.compile(r"[0-9]{1,9}")
 
 PLANNED = (8, 128)
 """For which sizes of first dimensions, and of others, plans are made if nothing is said."""
@@ -150,16 +147,10 @@ def _bind_symbols(
                 problems.add("", f"{text} contradicts {said[symbol]}: dimension {symbol!r}")
             said.setdefault(symbol, text)
     known: dict[str, IntExpr] = {**_open_symbols(inputs, dims), **binding}
-    sums = {symbol: _sum(symbol, known) for symbol in known if symbol not in dims.keys() | binding}
+    sums = {
+        symbol: sum_of(symbol, known) for symbol in known if symbol not in dims.keys() | binding
+    }
     return known | {symbol: total for symbol, total in sums.items() if total is not None}
-
-
-def _sum(symbol: str, known: Mapping[str, IntExpr]) -> IntExpr | None:
-    """Returns the sum that a size is called, as `past + length`; None if it is no such."""
-    parts = [part.strip() for part in symbol.split("+")]
-    if len(parts) < 2 or not all(part in known or _NUMBER.fullmatch(part) for part in parts):
-        return None
-    return reduce(add, (known[part] if part in known else int(part) for part in parts))
 
 
 def _open_symbols(

@@ -4,7 +4,7 @@
 
 A dimension is given a name, a range, both (`name=range`), or a `torch.export.Dim`. Dimensions
 of one name have one size, and that of the example is what is planned for, unless a range says
-otherwise.
+otherwise. One that is as long as others together is called so: `past + length`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.export.dynamic_shapes import _DerivedDim, _DimHint, _DimHintType
 from autopar.base.arguments import shown
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.expr.expression import UNBOUNDED, IntExpr, Size
-from autopar.ir.expr.ranges import SPELLINGS, SizeRange, parse_range
+from autopar.ir.expr.ranges import SPELLINGS, SizeRange, parse_range, sum_of
 
 Dynamic = Mapping[Any, Any] | Sequence[Any]
 """Dimensions by name or position of the tensor: a mapping by dimension, or one entry for each."""
@@ -177,7 +177,7 @@ def _read(said: Any, default: str) -> tuple[str, int | SizeRange | None]:
     """
     if isinstance(said, str):
         name, equals, text = said.rpartition("=")
-        if not equals and _NAME.fullmatch(text):
+        if not equals and (_NAME.fullmatch(text) or "+" in text):
             return text, None
         if equals and not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name: letters, digits and _")
@@ -199,8 +199,28 @@ def _range(least: Any, most: Any) -> SizeRange:
     return SizeRange(int(least or 0), int(most) if known else UNBOUNDED)
 
 
-def _sizes(dims: Sequence[_OpenDim]) -> dict[str, Size]:
-    """Returns the open sizes by name."""
+def _sizes(dims: Sequence[_OpenDim]) -> dict[str, IntExpr]:
+    """Returns the open sizes by name, and sums of them by what they are called."""
+    sizes: Mapping[str, Size] = _open_sizes([each for each in dims if "+" not in each.name])
+    found: dict[str, IntExpr] = {**sizes}
+    examples = {each.name: each.example for each in dims}
+    for each in (each for each in dims if each.name not in sizes):
+        total, example = sum_of(each.name, sizes), sum_of(each.name, examples)
+        if total is None:
+            listed = ", ".join(sizes) or "none"
+            raise InvalidInputError(
+                f"{each.place}: {each.name!r} is no sum of names and numbers; there are {listed}"
+            )
+        if example != each.example:
+            raise InvalidInputError(
+                f"{each.place} is {each.name!r}, {example} in the example, but that has"
+                f" {each.example} there"
+            )
+        found[each.name] = total
+    return found
+
+
+def _open_sizes(dims: Sequence[_OpenDim]) -> dict[str, Size]:
     found: dict[str, Size] = {}
     first: dict[str, _OpenDim] = {}
     said: dict[str, _OpenDim] = {}
