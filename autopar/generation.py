@@ -8,7 +8,7 @@ Keys and values stay on the ranks: a call hands over one token per sequence, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,16 @@ IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 """The inputs that exporters of decoders know."""
 
 _SESSION = Kind(lambda value: isinstance(value, BuildSession), "an InferenceSession")
+
+
+_TOKENS = Kind(
+    lambda value: (
+        value is None
+        or WHOLE.fits(value)
+        or (isinstance(value, (list, tuple)) and all(map(WHOLE.fits, value)))
+    ),
+    "a token's number, or a list of them",
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ def stream(
     *,
     max_new_tokens: int,
     attention_mask: Any = None,
-    eos_token_id: int | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
     pad_token_id: int | None = None,
     do_sample: bool = False,
     temperature: float = 1.0,
@@ -98,8 +108,8 @@ def stream(
         max_new_tokens: Up to how many tokens.
         attention_mask: 1 for what belongs to a prompt, 0 for padding, [batch, length]; by default
             nothing is padding.
-        eos_token_id: The token with which a sequence ends; by default none does.
-        pad_token_id: What follows that; by default it again.
+        eos_token_id: The token with which a sequence ends, or several; by default none does.
+        pad_token_id: What follows that; by default the first of these.
         do_sample: Whether tokens are drawn; by default each is the most likely one.
         temperature: What logits are divided by, when tokens are drawn.
         top_k: Of how many of the most likely tokens one is drawn; by default of all.
@@ -114,7 +124,8 @@ def stream(
     """
     expect(_SESSION, session=session)
     expect(COUNT, max_new_tokens=max_new_tokens)
-    expect(WHOLE.or_none, eos_token_id=eos_token_id, pad_token_id=pad_token_id)
+    expect(_TOKENS, eos_token_id=eos_token_id)
+    expect(WHOLE.or_none, pad_token_id=pad_token_id)
     expect(FLAG, do_sample=do_sample)
     expect(POSITIVE, temperature=temperature, top_p=top_p)
     expect(COUNT.or_none, top_k=top_k)
@@ -127,7 +138,9 @@ def stream(
         )
     sampling = Sampling(do_sample, temperature, top_k, top_p, seed, logits_processor)
     decoder = _Decoder(session)
-    end = _End(eos_token_id, eos_token_id if pad_token_id is None else pad_token_id, len(ids))
+    ends = () if eos_token_id is None else tuple(np.atleast_1d(eos_token_id).tolist())
+    padding = next(iter(ends), 0) if pad_token_id is None else pad_token_id
+    end = _End(ends, padding, len(ids))
     return _tokens(decoder, ids, mask, sampling, end, max_new_tokens)
 
 
@@ -175,13 +188,13 @@ class _End:
     """Which sequences have ended.
 
     Attributes:
-        token: With which one does; None for none.
+        tokens: With which one does.
         padding: What follows it.
         batch: How many sequences there are.
     """
 
-    token: int | None
-    padding: int | None
+    tokens: Sequence[int]
+    padding: int
     batch: int
 
     def __post_init__(self) -> None:
@@ -189,10 +202,8 @@ class _End:
 
     def passed(self, tokens: Ids) -> Ids:
         """Returns the next tokens, padding where a sequence has ended."""
-        if self.token is None:
-            return tokens
         found = np.where(self.ended, self.padding, tokens)
-        self.ended |= found == self.token
+        self.ended |= np.isin(found, self.tokens)
         return found
 
 

@@ -73,7 +73,8 @@ def test_tokens_that_are_drawn(
 def test_a_sequence_ends(one: InferenceSession) -> None:
     whole = autopar.generate(one, PROMPTS, max_new_tokens=12)
     last = int(whole[0, 7])
-    found = autopar.generate(one, PROMPTS, max_new_tokens=12, eos_token_id=last, pad_token_id=0)
+    ends = {"eos_token_id": [ENTRIES + 1, last], "pad_token_id": 0}
+    found = autopar.generate(one, PROMPTS, max_new_tokens=12, **ends)
     for row, all_of_it in zip(found, whole, strict=True):
         made = list(all_of_it[4:])
         end = made.index(last) + 1 if last in made else len(made)
@@ -171,6 +172,7 @@ def greedy(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     [
         (np.zeros((2, 0), int), {}, r"integers, \[batch, length\]"),
         (PROMPTS, {"attention_mask": MASK[:2]}, r"attention_mask is \[2, 4\]"),
+        (PROMPTS, {"eos_token_id": "2"}, "eos_token_id='2': give a token's number, or a list"),
         (PROMPTS, {"temperature": 0}, "temperature=0: give a number above 0"),
         (PROMPTS + ENTRIES, {}, "out of range in 'input_ids'"),
     ],
