@@ -32,6 +32,7 @@ from autopar.ir.memory.joining import runs
 from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
+from autopar.ir.ops.shape.pieces import CONCATENATION
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
 from autopar.ir.used_sizes import used_sizes
 from autopar.runtime.collectives.async_collectives import HALVES
@@ -278,7 +279,7 @@ class _Body:
 
     def _appends(self, op: Op) -> bool:
         """Returns whether an op appends to state, and its result is the new content of that."""
-        if op.kind != "aten.cat.default" or self.emitter.in_place is None:
+        if op.kind != CONCATENATION or self.emitter.in_place is None:
             return False
         return (op.results[0], op.operands[0]) in self.function.aliases
 

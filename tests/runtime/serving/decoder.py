@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +13,48 @@ import onnx
 
 from tests.frontend.onnx.graphs import FLOAT, INT64, graph, model, node
 
-LAYERS, HEADS, WIDTH, ENTRIES, PLACES = 2, 3, 4, 13, 64
+ENTRIES = 13
 STATE = {"past_key_values.*": "present.*"}
 
 Array = npt.NDArray[Any]
 
 
-def write_decoder(folder: Path) -> Path:
+@dataclass(frozen=True)
+class Sizes:
+    """How large a decoder is."""
+
+    layers: int = 2
+    heads: int = 3
+    width: int = 4
+    entries: int = ENTRIES
+    places: int = 64
+
+
+SMALL = Sizes()
+
+
+def write_decoder(folder: Path, sizes: Sizes = SMALL) -> Path:
     """Writes the model; returns its path.
 
     It adds the rows of its tokens and of their places, and in each layer what attention makes of
     all keys and values that the mask leaves. Queries come behind the past.
     """
     chance = np.random.default_rng(0)
-    size = HEADS * WIDTH
+    size = sizes.heads * sizes.width
 
     def drawn(*shape: int) -> Array:
         return chance.normal(size=shape, scale=shape[0] ** -0.5).astype(np.float32)
 
     stored = {
-        "tokens": drawn(ENTRIES, size),
-        "places": drawn(PLACES, size),
-        "heads": np.array([0, 0, HEADS, WIDTH]),
+        "tokens": drawn(sizes.entries, size),
+        "places": drawn(sizes.places, size),
+        "heads": np.array([0, 0, sizes.heads, sizes.width]),
         "joined": np.array([0, 0, size]),
-        "scale": np.array(WIDTH**-0.5, np.float32),
+        "scale": np.array(sizes.width**-0.5, np.float32),
         "least": np.array(-1e9, np.float32),
         "one": np.array(1.0, np.float32),
         "axes": np.array([1, 2]),
-        "out": drawn(size, ENTRIES),
+        "out": drawn(size, sizes.entries),
     }
     nodes = [
         node("Gather", "tokens input_ids", "token"),
@@ -56,10 +71,13 @@ def write_decoder(folder: Path) -> Path:
         "position_ids": (INT64, ["batch", "length"]),
     }
     outputs = ["logits"]
-    for at in range(LAYERS):
+    for at in range(sizes.layers):
         stored |= {f"{each}{at}": drawn(size, size) for each in ("q", "k", "v", "o")}
         for each, kind in (("k", "key"), ("v", "value")):
-            inputs[f"past_key_values.{at}.{kind}"] = (FLOAT, ["batch", HEADS, "past", WIDTH])
+            inputs[f"past_key_values.{at}.{kind}"] = (
+                FLOAT,
+                ["batch", sizes.heads, "past", sizes.width],
+            )
             outputs.append(f"present.{at}.{kind}")
             nodes += [
                 *_heads(f"x{at}", f"{each}{at}", f"new_{each}{at}"),
@@ -83,7 +101,7 @@ def write_decoder(folder: Path) -> Path:
             node("MatMul", f"flat{at} o{at}", f"made{at}"),
             node("Add", f"x{at} made{at}", f"x{at + 1}"),
         ]
-    nodes.append(node("MatMul", f"x{LAYERS} out", "logits"))
+    nodes.append(node("MatMul", f"x{sizes.layers} out", "logits"))
     path = folder / "decoder.onnx"
     onnx.save(model(graph(nodes, inputs, outputs, initializers=stored)), path)
     return path
@@ -102,19 +120,23 @@ class OneDevice:
 
     Args:
         path: The model.
+        sizes: How large it is.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sizes: Sizes = SMALL) -> None:
         import onnxruntime
 
-        self._session = onnxruntime.InferenceSession(path)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(path, options)
+        self._sizes = sizes
         self._past: dict[str, Array] = {}
 
     def run(self, feeds: Mapping[str, Array]) -> Array:
         """Returns the logits."""
         batch = len(feeds["input_ids"])
         names = [each.name for each in self._session.get_inputs() if "past" in each.name]
-        empty = np.zeros((batch, HEADS, 0, WIDTH), np.float32)
+        empty = np.zeros((batch, self._sizes.heads, 0, self._sizes.width), np.float32)
         past = self._past or dict.fromkeys(names, empty)
         logits, *present = self._session.run(None, {**feeds, **past})
         self._past = dict(zip(names, present, strict=True))

@@ -14,7 +14,8 @@ from autopar.ir.ops import RULES
 from autopar.ir.ops.shape import layout, window
 from autopar.ir.program import Op, Value
 
-JOINS = frozenset(("aten.cat.default", "aten.stack.default"))
+CONCATENATION = "aten.cat.default"
+JOINS = frozenset((CONCATENATION, "aten.stack.default"))
 """Ops that put tensors together along a dimension, an old or a new one."""
 
 
