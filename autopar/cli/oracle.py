@@ -52,7 +52,10 @@ class OnnxRuntime:
             raise InvalidInputError(f"ONNX Runtime can't load {model}: {error}") from error
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.inputs = [item.name for item in self.session.get_inputs()]
-        wanted = [_label(port) for port in user_inputs(program) if port.role != SEED]
+        self._program = program
+        self._state = [port for port in program.signature.inputs if port.role == "state"]
+        given = (port for port in user_inputs(program) if port.role != SEED)
+        wanted = [_label(port) for port in (*given, *self._state)]
         self._compare_names("inputs", self.inputs, wanted)
         expected = [_label(port) for port in program.signature.outputs]
         self._compare_names("outputs", self.outputs, expected)
@@ -78,12 +81,29 @@ class OnnxRuntime:
 
         try:
             feed = {
-                name: np.asarray(array) for name, array in inputs.items() if name in self.inputs
+                name: np.asarray(array)
+                for name, array in {**inputs, **self._first_state(inputs)}.items()
+                if name in self.inputs
             }
             found = self.session.run(self.outputs, feed)
             return dict(zip(self.outputs, map(torch.as_tensor, found), strict=True))
         except Exception as error:
             raise InvalidInputError(f"ONNX Runtime can't run {self.model}: {error}") from error
+
+    def _first_state(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what a call begins with that is the first one."""
+        import torch
+
+        from autopar.ir.expr.at_sizes import port_at
+        from autopar.runtime.kernels.table import TORCH_DTYPES
+        from autopar.runtime.ports.open_inputs import sizes_of_inputs
+
+        sizes = sizes_of_inputs(self._program, inputs) if self._state else {}
+        first = {_label(port): port_at(port, sizes) for port in self._state}
+        return {
+            label: torch.full(port.known_shape, port.fill or 0, dtype=TORCH_DTYPES[port.dtype])
+            for label, port in first.items()
+        }
 
     def _compare_names(self, what: str, theirs: list[str], ours: list[str]) -> None:
         if set(theirs) != set(ours):

@@ -17,7 +17,8 @@ from autopar.runtime.failure.telling import tell
 from autopar.runtime.files.tensors import check_output, read_arrays, save_arrays
 from autopar.runtime.job.parent import end_with_parent
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.ports.ports import complete_inputs, input_types, with_seed
+from autopar.runtime.ports.open_inputs import complete_inputs
+from autopar.runtime.ports.ports import input_types, with_seed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

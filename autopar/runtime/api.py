@@ -45,10 +45,9 @@ from autopar.runtime.files.tensors import read_arrays, save_arrays
 from autopar.runtime.init.initialize import MakeModel
 from autopar.runtime.job.launcher import launch
 from autopar.runtime.job.processes import Processes
-from autopar.runtime.ports.open_inputs import ranks_for, serial_for
+from autopar.runtime.ports.open_inputs import complete_inputs, ranks_for, serial_for
 from autopar.runtime.ports.ports import (
     Arrays,
-    complete_inputs,
     input_types,
     labelled_inputs,
     read_weights,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
+from autopar.ir.expr.at_sizes import NO_SIZES
 from autopar.ir.program import Program
 from autopar.runtime.execute.describe import describe_op
 from autopar.runtime.execute.emit import emit
@@ -15,6 +16,7 @@ from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.stepper import Trace, step
 from autopar.runtime.execute.updates import abandoned_raised
 from autopar.runtime.ports.ports import Arrays, all_outputs, check_inputs, labelled, rank_arguments
+from autopar.runtime.state.open_state import begin_state
 
 
 def run_serial(
@@ -28,7 +30,7 @@ def run_serial(
 
     Args:
         program: The program.
-        weights: Its weights, global, by value name.
+        weights: Its weights, global, by value name. State that isn't among them begins.
         inputs: The user's inputs by label.
         trace: Shown every value that is computed.
         device: Where it runs.
@@ -39,7 +41,9 @@ def run_serial(
     """
     concrete = specialize(program, {})
     tensors = check_inputs(program, inputs)
-    arguments = rank_arguments(concrete, tensors, weights, device)
+    stored = dict(weights)
+    begin_state(concrete, NO_SIZES, stored, device)
+    arguments = rank_arguments(concrete, tensors, stored, device)
     steps = step(emit(concrete, {}, device), arguments, trace)
     try:
         with abandoned_raised(), torch.no_grad():

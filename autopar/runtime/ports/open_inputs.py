@@ -7,14 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr.at_sizes import Sizes, at_sizes
-from autopar.ir.expr.expression import UNBOUNDED, Size
+from autopar.ir.expr.at_sizes import Sizes, as_coords, at_sizes
+from autopar.ir.expr.expression import UNBOUNDED, Size, evaluate
 from autopar.ir.program import Port, Program
+from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.dense import odd_kind
-from autopar.runtime.ports.ports import Arrays, label_of, user_inputs
+from autopar.runtime.ports.ports import Arrays, default_of, label_of, user_inputs
 
 
 def is_left_open(program: Program) -> bool:
@@ -103,3 +106,29 @@ def ranks_for(deployment: Deployment, serial: Program, inputs: Arrays) -> Deploy
     if not is_left_open(serial):
         return deployment
     return deployment_at(deployment, sizes_of_inputs(serial, inputs))
+
+
+def complete_inputs(program: Program, given: Arrays, seed: int | None) -> dict[str, Any]:
+    """Returns the given inputs by label, and made-up ones for the rest if there is a seed."""
+    return {**(random_inputs(program, seed) if seed is not None else {}), **given}
+
+
+def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
+    """Returns inputs by label, the same for the same seed: floats are normal, integers 0 or 1.
+
+    Integers often index a table, so they stay where every table has an entry. What has a default,
+    as the program's own seed, is left out. Sizes that are open are as planned, and state is empty.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    known = as_coords(planned_sizes(program))
+    inputs: dict[str, Tensor] = {}
+    for port in user_inputs(program):
+        if default_of(port) is not None:
+            continue
+        dtype, shape = TORCH_DTYPES[port.dtype], [evaluate(size, known) for size in port.shape]
+        if dtype.is_floating_point or dtype.is_complex:
+            drawn = torch.randn(shape, generator=generator)
+        else:
+            drawn = torch.randint(0, 2, shape, generator=generator)
+        inputs[label_of(port)] = drawn.to(dtype)
+    return inputs

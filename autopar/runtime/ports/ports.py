@@ -11,7 +11,7 @@ from torch import Tensor
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.units import counted
-from autopar.ir.expr.expression import IntExpr, planned, shape_str
+from autopar.ir.expr.expression import IntExpr, shape_str
 from autopar.ir.program import ASSUMPTION, SEED, STORED_ROLES, WRITTEN, Port, Program
 from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, Region, box_shape, narrowed, resolve_box, take
@@ -290,31 +290,6 @@ def labelled(ports: Sequence[Port], tensors: Mapping[int, Tensor]) -> dict[str, 
         whole = found.setdefault(label_of(port), tensor.new_empty(port.part.shape))
         narrowed(whole, region_of(port)).copy_(tensor)
     return found
-
-
-def complete_inputs(program: Program, given: Arrays, seed: int | None) -> dict[str, Any]:
-    """Returns the given inputs by label, and made-up ones for the rest if there is a seed."""
-    return {**(random_inputs(program, seed) if seed is not None else {}), **given}
-
-
-def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
-    """Returns inputs by label, the same for the same seed: floats are normal, integers 0 or 1.
-
-    Integers often index a table, so they stay where every table has an entry. What has a default,
-    as the program's own seed, is left out. Sizes that are open are as planned.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    inputs: dict[str, Tensor] = {}
-    for port in user_inputs(program):
-        if default_of(port) is not None:
-            continue
-        dtype, shape = TORCH_DTYPES[port.dtype], [planned(size) for size in port.shape]
-        if dtype.is_floating_point or dtype.is_complex:
-            drawn = torch.randn(shape, generator=generator)
-        else:
-            drawn = torch.randint(0, 2, shape, generator=generator)
-        inputs[label_of(port)] = drawn.to(dtype)
-    return inputs
 
 
 def _tensor(array: Any, port: Port) -> Tensor:
