@@ -59,7 +59,7 @@ def beside_onnx_runtime(folder: Path, batch: int, tokens: int) -> None:
     path = write_decoder(folder, SIZES)
     device = OneDevice(path, SIZES)
     prompt = np.random.default_rng(0).integers(0, SIZES.entries, (batch, PROMPT))
-    decode = {"state": STATE, "dims": {"length": "1~1:"}}
+    decode: dict[str, Any] = {"state": STATE, "dims": {"length": "1~1:"}}
     with (
         autopar.InferenceSession(path, **decode) as one,
         autopar.InferenceSession(path, mesh=2, strategy="tensor", **decode) as two,
@@ -103,12 +103,13 @@ def beside_transformers(folder: Path, name: str, batch: int, tokens: int = 128) 
     """Prints the time per token of a model of transformers, and of its export."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(name).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(name)
+    model.eval()
     ids = np.random.default_rng(0).integers(3, model.config.vocab_size, (batch, PROMPT))
     given = torch.from_numpy(ids)
 
     def peer() -> Ids:
-        return model.generate(  # type: ignore[no-any-return]
+        found: Ids = model.generate(
             given,
             attention_mask=torch.ones_like(given),
             max_new_tokens=tokens,
@@ -116,12 +117,13 @@ def beside_transformers(folder: Path, name: str, batch: int, tokens: int = 128) 
             pad_token_id=0,
             eos_token_id=None,
         ).numpy()
+        return found
 
     dims = {"sequence_length": "1~1:"}
     with autopar.InferenceSession(folder / "model.onnx", state=STATE, dims=dims) as session:
         ways = (peer, lambda: autopar.generate(session, ids, max_new_tokens=tokens))
-        found = [way() for way in ways]
-        assert np.array_equal(*found), "other tokens"
+        first, second = (way() for way in ways)
+        assert np.array_equal(first, second), "other tokens"
         rounds = [[_seconds(way) / tokens * 1e3 for way in ways] for _ in range(5)]
     theirs, ours = (median(each) for each in zip(*rounds, strict=True))
     print(f"transformers {theirs:.2f} CPU ms per token, autopar {ours:.2f}: {ours / theirs:.2f}")

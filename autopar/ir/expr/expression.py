@@ -173,7 +173,7 @@ def multiply(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
 
 def prod(sizes: Iterable[IntExpr]) -> IntExpr:
     """Returns the product; 1 of none."""
-    return math.prod(sizes)  # type: ignore[no-any-return]
+    return math.prod(sizes)
 
 
 def floordiv(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
