@@ -35,8 +35,6 @@ def at_sizes(program: Program, sizes: Sizes) -> Program:
 class OpenSignature:
     """The inputs and outputs of a program at any sizes; those in which none is open stay.
 
-    State stays too: its sizes matter where it begins (see `port_at`), and not in later calls.
-
     Args:
         program: The program, at any level.
     """
@@ -45,15 +43,24 @@ class OpenSignature:
         self._signature = signature = program.signature
         state = {port.name for port in signature.inputs if port.role == "state"}
         new = {out for out, into in program.main.aliases if into in state}
-        self._inputs = _open_ports(signature.inputs, state)
-        self._outputs = _open_ports(signature.outputs, new)
+        self._inputs, self._state = _open_ports(signature.inputs, state)
+        self._outputs, self._new = _open_ports(signature.outputs, new)
 
-    def at(self, sizes: Sizes) -> Signature:
-        """Returns them at sizes."""
+    def at(self, sizes: Sizes, *, state: bool = False) -> Signature:
+        """Returns them at sizes.
+
+        Args:
+            sizes: The sizes by name.
+            state: Whether state is wanted too, of which calls ask only where it begins; otherwise
+                it stays as it is.
+        """
         known = _AtSizes(as_coords(sizes))
         inputs, outputs = list(self._signature.inputs), list(self._signature.outputs)
-        for ports, positions in ((inputs, self._inputs), (outputs, self._outputs)):
-            for position in positions:
+        for ports, positions, more in (
+            (inputs, self._inputs, self._state),
+            (outputs, self._outputs, self._new),
+        ):
+            for position in (*positions, *(more if state else ())):
                 ports[position] = known.port(ports[position])
         return Signature(tuple(inputs), tuple(outputs))
 
@@ -63,12 +70,13 @@ def port_at(port: Port, sizes: Sizes) -> Port:
     return _AtSizes(as_coords(sizes)).port(port)
 
 
-def _open_ports(ports: Sequence[Port], left_out: Container[str]) -> tuple[int, ...]:
-    return tuple(
-        position
-        for position, port in enumerate(ports)
-        if port.name not in left_out and any(map(is_open, _sizes(port)))
-    )
+def _open_ports(ports: Sequence[Port], state: Container[str]) -> tuple[list[int], list[int]]:
+    """Returns where ports with open sizes are: others, and those of state."""
+    found: tuple[list[int], list[int]] = ([], [])
+    for position, port in enumerate(ports):
+        if any(map(is_open, _sizes(port))):
+            found[port.name in state].append(position)
+    return found
 
 
 def _sizes(port: Port) -> Iterator[IntExpr]:

@@ -201,6 +201,7 @@ class Session(Closing):
         here, tensors = self._agreed(lambda: inputs, "run", gather=gather, updates=updates)
         with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
             results = self._results(here, tensors)
+            here = self._sized.at(here.sizes, state=True) if updates else here
             ports = here.program.signature.outputs
             wanted = all_outputs(here.program) if updates else plain_outputs(here.program)
             if gather:

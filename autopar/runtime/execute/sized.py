@@ -63,15 +63,20 @@ class SizedRank:
         self._shared = list(map(OpenSignature, deployment.programs))
         self._kept = lru_cache(KEPT_SIZES)(self._at)
 
-    def at(self, sizes: Sizes) -> Sized:
-        """Returns the rank at sizes, by name."""
-        return self._kept(tuple(sizes.items()))
+    def at(self, sizes: Sizes, *, state: bool = False) -> Sized:
+        """Returns the rank at sizes, by name.
 
-    def _at(self, items: tuple[tuple[str, int], ...]) -> Sized:
+        Args:
+            sizes: The sizes by name.
+            state: Whether what state is at these sizes is wanted, too.
+        """
+        return self._kept(tuple(sizes.items()), state)
+
+    def _at(self, items: tuple[tuple[str, int], ...], state: bool) -> Sized:
         sizes = dict(items)
-        program = replace(self._program, signature=self._signature.at(sizes))
+        program = replace(self._program, signature=self._signature.at(sizes, state=state))
         programs = tuple(
-            replace(each, signature=shared.at(sizes))
+            replace(each, signature=shared.at(sizes, state=state))
             for each, shared in zip(self._deployment.programs, self._shared, strict=True)
         )
         return Sized(

@@ -57,6 +57,11 @@ def append(tensors: list[Tensor], dim: int = 0) -> Tensor:
     return grown
 
 
+def has_room(tensor: Tensor) -> bool:
+    """Returns whether a tensor is a result of `append`: memory of its own, with room behind it."""
+    return hasattr(tensor, _ROOM)
+
+
 def _goes_on(room: _Room, first: Tensor, dim: int, end: int) -> bool:
     """Returns whether nobody has written behind a tensor yet, and there is room."""
     return room.dim == dim and room.used == first.shape[dim] and end <= room.buffer.shape[dim]

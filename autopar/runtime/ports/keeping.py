@@ -11,6 +11,7 @@ from torch import Tensor
 
 from autopar.ir.memory.storage import Storage
 from autopar.ir.program import Program
+from autopar.runtime.kernels.growing import has_room
 from autopar.runtime.ports.ports import is_weight
 
 
@@ -26,11 +27,6 @@ class Keeping:
         stored = {port.name for port in program.signature.inputs if is_weight(port)}
         sources = {out: into for out, into in main.aliases if into in stored}
         self._sources = {at: sources[out] for at, out in enumerate(main.outputs) if out in sources}
-        self._grown = {
-            at
-            for at, into in self._sources.items()
-            if main.values[main.outputs[at]].shape != main.values[into].shape
-        }
         self._shared = _shared(program) if sources else frozenset()
 
     @property
@@ -48,17 +44,21 @@ class Keeping:
         stored.update(self._fresh(stored, results))
 
     def _fresh(self, stored: Mapping[str, Tensor], results: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Returns new contents in memory of their own, dense: kernels that write want it so."""
+        """Returns new contents in memory of their own, dense: kernels that write want it so.
+
+        What has grown is as it was computed, where that was by appending; else it may be a view.
+        """
         found: dict[str, Tensor] = {}
         for at, name in self._sources.items():
             new = results[at]
             if _same(new, stored[name]):
                 continue
-            if at in self._shared:
+            if has_room(new):
+                found[name] = new
+            elif at in self._shared or new.shape != stored[name].shape:
                 found[name] = new.clone(memory_format=torch.contiguous_format)
             else:
-                # What has grown has room behind it (see `growing`), and no kernel writes to it.
-                found[name] = new if at in self._grown else new.contiguous()
+                found[name] = new.contiguous()
         return found
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import autopar
 from autopar import InferenceSession
 from autopar.base.errors import InvalidInputError
 from tests.runtime.serving.decoder import ENTRIES, STATE, Array, OneDevice, write_decoder
@@ -83,6 +85,15 @@ def test_what_does_not_go_on_is_refused(session: InferenceSession) -> None:
     session.reset()
     assert np.array_equal(session.run(None, feeds_of(2, 0, 3))[0], first)
     assert np.array_equal(session.run(None, feeds_of(2, 3, 1))[0], second)
+
+
+def test_state_is_returned_on_demand(decoder: Path, tmp_path: Path) -> None:
+    autopar.compile_onnx(decoder, tmp_path / "build", mesh=1, state=STATE)
+    with autopar.load(tmp_path / "build") as one:
+        first = one.run(feeds_of(2, 0, 3), updates=True)
+        second = one.run(feeds_of(2, 3, 1), updates=True)
+    assert second["present.1.key"].shape[2] == 4
+    assert torch.equal(second["present.1.key"][:, :, :3], first["present.1.key"])
 
 
 def test_state_is_no_input(session: InferenceSession) -> None:
