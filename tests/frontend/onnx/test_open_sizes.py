@@ -93,6 +93,17 @@ def test_what_a_translation_refuses_names_sizes(tmp_path: Path) -> None:
         imported(tmp_path, node("Squeeze", "x", "y"), inputs={"x": (FLOAT, [2, "length"])})
 
 
+def test_a_size_that_is_squeezed_is_one(tmp_path: Path) -> None:
+    squeezed = node("Squeeze", "x axes", "y")
+    given = {"axes": np.array([0])}
+    inputs = {"x": (FLOAT, ["batch", "length"])}
+    program = imported(tmp_path, squeezed, inputs=inputs, initializers=given)
+    assert program.signature.inputs[0].shape[0] == 1
+    assert shapes(program) == ["$length"]
+    with pytest.raises(ModelError, match=r"axes \[0\] of shape \[batch, length\] aren't all of"):
+        import_onnx(tmp_path / "model.onnx", dims={"batch": "2:"})
+
+
 def test_a_range_decides_what_a_size_decides(tmp_path: Path) -> None:
     most = node("ReduceMax", "x", "y", axes=[1], keepdims=0)
     inputs = {"x": (FLOAT, ["batch", "length"])}
