@@ -98,8 +98,8 @@ def _for_each_query(x: Tensor, queries: int) -> Tensor:
 
 def _by_head(gradient: Tensor, heads: int) -> Tensor:
     """Returns the gradient of what is shared, of those for each query."""
-    same = gradient.shape[1] == heads
-    return gradient if same else gradient.unflatten(1, (heads, -1)).sum(2)
+    batch, queries, *rest = gradient.shape
+    return gradient.reshape(batch, heads, queries // heads, *rest).sum(2)
 
 
 ELSEWHERE: Mapping[str, Callable[..., Any]] = {FLASH: attention, FLASH_BACKWARD: attention_backward}

@@ -248,12 +248,19 @@ def _slice_open(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
     length = -(-(last - first) // step)
     if is_sure(last <= first):
         length = 0
-    elif not is_sure(first <= last):
+    elif not is_sure(first <= last) and not _is_ordered(part, last is size):
         raise Refused(f"whether {first} is before {last} decides what it takes", to_bind())
     if step == 1:
         return x if is_sure(length == size) else x.narrow(axis, first, length)
     index = [slice(None)] * axis + [slice(first, last, step)]
     return x[tuple(index)]
+
+
+def _is_ordered(part: slice, to_the_end: bool) -> bool:
+    """Returns whether the bounds of a slice, once they are within the dimension, are in order."""
+    ordered = is_sure(part.start <= part.stop)
+    same_end = is_sure(part.start >= 0) or is_sure(part.stop < 0)
+    return to_the_end or (ordered and same_end)
 
 
 def _clamped(bound: int, size: int) -> int:
