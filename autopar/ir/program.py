@@ -183,7 +183,8 @@ class Op:
         loc: The user's line or ONNX node.
         stage, microbatch, phase: Its place in a pipeline or training step.
         plan: Decisions about time and memory: what the user wants (see `ir.activations`), and of
-            copies and transfers, `recompute` or `offload`, what they are of.
+            copies and transfers, `recompute` or `offload`, what they are of. Also what the op makes
+            of no elements (see `ir.nothing`).
     """
 
     kind: str

@@ -10,6 +10,7 @@ from autopar.cost.windows import WindowWay, window_ways
 from autopar.ir.expr.facts import may_be
 from autopar.ir.layout import DimLayout, Layout, block_size, dim_axes
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.nothing import IDENTITY
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value, refs
 from autopar.ir.rules.distribution import (
@@ -158,7 +159,7 @@ def _identity(rule: Rule, dist: OpDist) -> tuple[tuple[str, str], ...]:
     ]
     if not any(monoids) or any(SAME in kinds for kinds in monoids):
         return ()
-    return (("identity", ",".join(min(kinds, default="-") for kinds in monoids)),)
+    return ((IDENTITY, ",".join(min(kinds, default="-") for kinds in monoids)),)
 
 
 def _may_be_empty(dim: DimLayout, mesh: ProcessMesh) -> bool:

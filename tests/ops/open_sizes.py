@@ -217,7 +217,8 @@ def check_bodies(each: Opened, call: OpCall, found: Rule, rule: Rule) -> set[str
         shape = known(replace(body.rule, bodies=()), each.known)
         assert set(shape.splittable) <= set(same.rule.splittable), f"{each.sample} {each.factor}"
         lost |= {"split"} if shape.splittable != same.rule.splittable else set()
-        assert known((ops, new), each.known) == expanded(each.sample, same, each.sample.call)
+        bare = [replace(op, plan=()) for op in ops]
+        assert known((bare, new), each.known) == expanded(each.sample, same, each.sample.call)
     return {*lost, "body"} if named else lost
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.base.errors import Loc
+from autopar.ir.expr.expression import IntExpr, Size, floordiv, planned, prod
+from autopar.ir.expr.facts import divides, may_be
 from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
@@ -36,21 +38,35 @@ MESHES = (
 )
 
 
-def random_program(seed: int, length: int = 12) -> Program:
-    """Returns a completed program of so many ops over two inputs, a table and positions."""
-    builder = _Builder(random.Random(seed))
+LARGEST = 4096
+"""Elements of a value at most, as planned."""
+
+
+def random_program(seed: int, length: int = 12, left_open: bool = False) -> Program:
+    """Returns a completed program of so many ops over two inputs, a table and positions.
+
+    Args:
+        seed: What all choices follow from.
+        length: How many ops are drawn; some are several.
+        left_open: Whether sizes of inputs stay open: `b`, `s` or both.
+    """
+    builder = _Builder(random.Random(seed), left_open)
     for _ in range(length):
         builder.add()
     return builder.program()
 
 
 class _Builder:
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, left_open: bool) -> None:
         self.rng = rng
         self.mesh = rng.choice(MESHES)
         self.values: dict[str, Value] = {}
         self.ops: list[Op] = []
+        self.b: IntExpr
+        self.s: IntExpr
         self.b, self.s, self.d = rng.sample((3, 4, 5, 6), 3)
+        if left_open:
+            self.leave_open()
         self.inputs = [
             self.input("x", "f32", (self.b, self.s, self.d)),
             self.input("w", "f32", (self.d, self.d), "parameter"),
@@ -58,12 +74,18 @@ class _Builder:
             self.input("ids", "i64", (self.b, self.s)),
         ]
 
-    def input(self, name: str, dtype: str, shape: tuple[int, ...], role: str = "input") -> str:
+    def leave_open(self) -> None:
+        which = self.rng.choice(("b", "s", "bs"))
+        for name in which:
+            least = self.rng.randrange(2)
+            setattr(self, name, Size(name, least, planned=planned(getattr(self, name))))
+
+    def input(self, name: str, dtype: str, shape: tuple[IntExpr, ...], role: str = "input") -> str:
         layout = self.layout(shape, [])
         self.values[name] = Value(name, dtype, shape, role, layout, Origin("default"))
         return name
 
-    def layout(self, shape: Sequence[int], monoids: Sequence[str]) -> Layout:
+    def layout(self, shape: Sequence[IntExpr], monoids: Sequence[str]) -> Layout:
         dims: list[list[str]] = [[] for _ in shape]
         pending = {}
         monoid = self.rng.choice(monoids) if monoids else None
@@ -84,8 +106,11 @@ class _Builder:
         ]
 
     def add(self) -> None:
-        kind = self.rng.choice((self.unary, self.binary, self.product, self.reduction, self.lookup))
-        kind()
+        kinds = (
+            *(self.unary, self.binary, self.product, self.reduction, self.lookup),
+            *(self.flat, self.halves, self.joined, self.filled),
+        )
+        self.rng.choice(kinds)()
 
     def unary(self) -> None:
         x = self.rng.choice(self.floats(3))
@@ -97,15 +122,54 @@ class _Builder:
                 "aten.permute.default", {"self": Ref(x), "dims": order}, [shape[i] for i in order]
             )
         elif choice == 1:
-            flat = (shape[0] * shape[1], shape[2])
-            name = self.emit("aten.view.default", {"self": Ref(x), "size": flat}, flat)
-            self.emit("aten.view.default", {"self": Ref(name), "size": shape}, shape)
+            at = self.rng.randrange(3)
+            args: dict[str, Arg] = {"self": Ref(x), "dim": at, "half_to_float": False}
+            self.emit("aten._softmax.default", args, shape)
         elif choice == 2:
             self.emit("aten.tanh.default", {"self": Ref(x)}, shape)
         else:
             self.emit(
                 "aten.flip.default", {"self": Ref(x), "dims": (self.rng.randrange(3),)}, shape
             )
+
+    def flat(self) -> None:
+        x = self.rng.choice(self.floats(3))
+        shape = self.values[x].global_shape
+        first, second = prod(shape[:2]), prod(shape[1:])
+        flat = self.rng.choice(((first, shape[2]), (shape[0], second), (prod(shape),)))
+        name = self.emit("aten.view.default", {"self": Ref(x), "size": flat}, flat)
+        self.emit("aten.view.default", {"self": Ref(name), "size": shape}, shape)
+
+    def halves(self) -> None:
+        x = self.rng.choice(self.floats(3))
+        shape = self.values[x].global_shape
+        at = self.rng.randrange(3)
+        half = floordiv(shape[at], 2)
+        start, end = self.rng.choice(((0, half), (half, shape[at])))
+        cut = [end - start if i == at else size for i, size in enumerate(shape)]
+        args: dict[str, Arg] = {"self": Ref(x), "dim": at, "start": start, "end": end}
+        self.emit("aten.slice.Tensor", args, cut)
+
+    def joined(self) -> None:
+        at = self.rng.randrange(3)
+        x = self.rng.choice(self.floats(3))
+        shape = self.values[x].global_shape
+        others = [each for each in self.floats(3) if self.differs(each, shape) <= {at}]
+        other = self.rng.choice(others)
+        sizes = list(shape)
+        sizes[at] = shape[at] + self.values[other].shape[at]
+        if planned(prod(sizes)) <= LARGEST:
+            self.emit("aten.cat.default", {"tensors": (Ref(x), Ref(other)), "dim": at}, sizes)
+
+    def differs(self, name: str, shape: Sequence[IntExpr]) -> set[int]:
+        sizes = zip(self.values[name].shape, shape, strict=True)
+        return {at for at, (one, other) in enumerate(sizes) if one != other}
+
+    def filled(self) -> None:
+        x = self.rng.choice(self.floats(3))
+        shape = self.values[x].global_shape
+        ones = self.emit("aten.full.default", {"size": shape, "fill_value": 0.5}, shape)
+        self.emit("aten.mul.Tensor", {"self": Ref(x), "other": Ref(ones)}, shape)
 
     def binary(self) -> None:
         x = self.rng.choice(self.floats(3))
@@ -125,6 +189,8 @@ class _Builder:
         shape = list(self.values[x].global_shape)
         at = self.rng.randrange(3)
         kind = self.rng.choice(("aten.sum.dim_IntList", "aten.amax.default"))
+        if may_be(shape[at], 0):
+            kind = "aten.sum.dim_IntList"
         reduced = [1 if i == at else size for i, size in enumerate(shape)]
         name = self.emit(kind, {"self": Ref(x), "dim": (at,), "keepdim": True}, reduced)
         self.emit("aten.sub.Tensor", {"self": Ref(x), "other": Ref(name)}, shape)
@@ -136,7 +202,7 @@ class _Builder:
             (self.b, self.s, self.d),
         )
 
-    def emit(self, kind: str, args: dict[str, Arg], shape: Sequence[int]) -> str:
+    def emit(self, kind: str, args: dict[str, Arg], shape: Sequence[IntExpr]) -> str:
         name = f"v{len(self.ops)}"
         value = Value(name, "f32", tuple(shape))
         op = Op(kind, tuple(args.items()), (name,), loc=Loc("random", len(self.ops) + 1))
@@ -173,8 +239,8 @@ class _Builder:
 
     def dim(self, rule: Rule, factor: str, axes: tuple[str, ...]) -> DimLayout:
         size = rule.sizes[factor]
-        if factor not in rule.flat and size % 2 == 0 and self.rng.random() < 0.3:
-            return (SubDim(2), SubDim(size // 2, axes))
+        if factor not in rule.flat and divides(2, size) and self.rng.random() < 0.3:
+            return (SubDim(2), SubDim(floordiv(size, 2), axes))
         return (SubDim(size, axes),)
 
     def program(self) -> Program:

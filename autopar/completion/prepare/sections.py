@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from autopar.ir.expr.expression import prod
+from autopar.ir.expr.expression import is_open, prod
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.pieces import put, taken
 from autopar.ir.program import STORED_ROLES, Function, Op, Value
@@ -142,6 +142,8 @@ class _Group:
         producer = self.around.producers.get(name)
         if (producer is None and value.role not in STORED_ROLES) or not _can_part(value, section):
             raise _Whole
+        if name in self.around.function.outputs and any(map(is_open, value.global_shape)):
+            raise _Whole  # outputs are put together by their parts' places, which are numbers
         for op in self.around.ops(name):
             self._through(op)
 

@@ -19,6 +19,7 @@ from autopar.ir.expr.expression import (
     multiply,
     terms_of,
 )
+from autopar.ir.expr.presence import presence
 
 Bounds = tuple[float, float]
 """The least and the most that something may be: whole numbers, or infinite."""
@@ -59,14 +60,27 @@ def smaller(one: IntExpr, other: IntExpr) -> IntExpr:
     """Returns the smaller of two expressions, without the other one if that is known."""
     if is_at_least(other, one):
         return one
-    return other if is_at_least(one, other) else minimum(one, other)
+    if is_at_least(one, other):
+        return other
+    found = presence(other) if one == 1 else presence(one) if other == 1 else None
+    return minimum(one, other) if found is None else found
 
 
 def larger(one: IntExpr, other: IntExpr) -> IntExpr:
     """Returns the larger of two expressions, without the other one if that is known."""
     if is_at_least(one, other):
         return one
-    return other if is_at_least(other, one) else maximum(one, other)
+    if is_at_least(other, one):
+        return other
+    found = _all_but_one(other) if one == 0 else _all_but_one(one) if other == 0 else None
+    return maximum(one, other) if found is None else found
+
+
+def _all_but_one(expr: IntExpr) -> IntExpr | None:
+    """Returns `max(0, expr)` as a sum, if it is one: `l` for `l + min(1, l) - 1`."""
+    there = presence(add(expr, 1))
+    found = None if there is None else add(add(expr, 1), multiply(there, -1))
+    return found if found is not None and bounds(found)[0] >= 0 else None
 
 
 def can_exceed(expr: IntExpr, value: int) -> bool:

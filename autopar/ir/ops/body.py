@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from autopar.ir.dtypes import HALVES
 from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.facts import may_be
+from autopar.ir.nothing import OF_NOTHING
 from autopar.ir.program import Arg, DType, Op, Ref, Value
 from autopar.ir.rules.rule import Body, Rule
 
@@ -94,6 +96,14 @@ class BodyWriter:
         shape = [1 if at in dims else size for at, size in enumerate(value.global_shape)]
         args: dict[str, Arg] = {"self": Ref(x), "dim": tuple(dims), "keepdim": True}
         return self.emit(kind, args, shape, value.dtype)
+
+    def highest(self, x: str, dims: Sequence[int]) -> str:
+        """Adds the maximum of `x` as `reduce` does; of nothing it is the least number."""
+        result = self.reduce("aten.amax.default", x, dims)
+        if any(may_be(self.value(x).global_shape[at], 0) for at in dims):
+            plan = (*self.ops[-1].plan, (OF_NOTHING, "max"))
+            self.ops[-1] = replace(self.ops[-1], plan=plan)
+        return result
 
     def combine(self, kind: str, x: str, y: str, result: str | None = None) -> str:
         """Adds an elementwise op of `x` and `y`, where `y` broadcasts to the shape of `x`."""

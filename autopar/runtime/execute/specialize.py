@@ -19,8 +19,9 @@ from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
 from autopar.ir.expr.at_rank import args_at, port_at, shape_at, value_at
 from autopar.ir.expr.at_sizes import NO_SIZES, Sizes, as_coords
-from autopar.ir.expr.expression import Expr, axes_of, evaluate
+from autopar.ir.expr.expression import Expr, FromFirst, axes_of, evaluate
 from autopar.ir.expr.facts import may_be
+from autopar.ir.nothing import IDENTITY, OF_NOTHING
 from autopar.ir.program import (
     Arg,
     Function,
@@ -158,7 +159,7 @@ def _function(function: Function, coords: Mapping[str, int], known: Mapping[str,
     missing = frozenset(
         name
         for name, value in function.values.items()
-        if _is_empty(values[name]) and 0 not in value.shape
+        if _is_empty(values[name]) and not _is_empty_everywhere(value, known)
     )
     ops = tuple(
         concrete
@@ -173,6 +174,12 @@ def _without_nothing(value: Value, known: Mapping[str, int]) -> Value:
     if not known or all(isinstance(size, int) for size in value.shape):
         return value
     return replace(value, shape=tuple(size if evaluate(size, known) else 0 for size in value.shape))
+
+
+def _is_empty_everywhere(value: Value, known: Mapping[str, int]) -> bool:
+    """Returns whether no rank has an element: then the first one of each axis has none."""
+    first = FromFirst(known)
+    return any(evaluate(size, first) == 0 for size in value.shape)
 
 
 def _port(port: Port, coords: Mapping[str, int]) -> Port:
@@ -203,11 +210,21 @@ def _without_empties(op: Op, values: Mapping[str, Value], missing: Collection[st
         return (_to_partial(op, values),)
     if all(_is_empty(values[name]) for name in op.results):
         return tuple(_constant(op, values[name], 0) for name in op.results)
-    monoids = dict(op.plan).get("identity", "").split(",")
-    if any(monoids) and any(name in missing for name in op.operands):
-        results = zip(op.results, monoids, strict=True)
+    monoids = _monoids_of_nothing(op, values, missing)
+    if monoids:
+        results = zip(op.results, monoids.split(","), strict=True)
         return tuple(_nothing(op, values[name], monoid) for name, monoid in results)
     return (op,)
+
+
+def _monoids_of_nothing(op: Op, values: Mapping[str, Value], missing: Collection[str]) -> str:
+    """Returns whose identities an op's results are; "" if it must run."""
+    plan = dict(op.plan)
+    if IDENTITY in plan and any(name in missing for name in op.operands):
+        return plan[IDENTITY]
+    if OF_NOTHING in plan and any(_is_empty(values[name]) for name in op.operands):
+        return plan[OF_NOTHING]
+    return ""
 
 
 def _nothing(op: Op, value: Value, monoid: str) -> Op:

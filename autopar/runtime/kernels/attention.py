@@ -1,8 +1,9 @@
-"""Attention on devices other than the CPU.
+"""Attention on devices other than the CPU, and of nothing.
 
 Models are captured on the CPU, whose attention is an op of its own. Elsewhere it is computed by
 `scaled_dot_product_attention`, which picks the device's best kernel. What kernels save for their
-gradients differs from device to device, so the gradient is computed by definition.
+gradients differs from device to device, so the gradient is computed by definition. Both are how
+attention without a key is computed on the CPU, too, whose own kernel divides by the number of keys.
 """
 
 from __future__ import annotations
@@ -28,15 +29,27 @@ def attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the attention of queries [batch, heads, length, size], and what no one here reads.
+    """Returns the attention of queries [batch, heads, length, size], and what nobody reads then.
 
     The CPU's kernel returns logarithms of sums of exponentials [batch, heads, length] for its
     gradient; `attention_backward` does without.
     """
     out = scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
     )
-    return out, query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return out, query.new_zeros(query.shape[:-1], dtype=accumulated(query.dtype))
+
+
+def accumulated(dtype: torch.dtype) -> torch.dtype:
+    """Returns the dtype of the logarithms of sums."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def attention_backward(
@@ -61,6 +74,8 @@ def attention_backward(
     """
     del logsumexp, dropout_p  # The CPU's kernel is chosen only without dropout.
     scale = query.shape[-1] ** -0.5 if scale is None else scale
+    heads = key.shape[1]
+    key, value = (_for_each_query(each, query.shape[1] // heads) for each in (key, value))
     scores = (query @ key.transpose(-2, -1)).float() * scale
     if attn_mask is not None:
         scores = scores + attn_mask
@@ -72,18 +87,31 @@ def attention_backward(
     d_weights = (grad_out @ value.transpose(-2, -1)).float()
     d_rows = (grad_out.float() * out.float()).sum(-1, keepdim=True)
     d_scores = (weights * (d_weights - d_rows) * scale).to(query.dtype)
-    return d_scores @ key, d_scores.transpose(-2, -1) @ query, d_value
+    d_key = d_scores.transpose(-2, -1) @ query
+    return d_scores @ key, _by_head(d_key, heads), _by_head(d_value, heads)
+
+
+def _for_each_query(x: Tensor, queries: int) -> Tensor:
+    """Returns keys or values [batch, heads, ...] once for each query that shares a head."""
+    return x if queries == 1 else x.repeat_interleave(queries, 1)
+
+
+def _by_head(gradient: Tensor, heads: int) -> Tensor:
+    """Returns the gradient of what is shared, of those for each query."""
+    batch, queries, *rest = gradient.shape
+    return gradient.reshape(batch, heads, queries // heads, *rest).sum(2)
 
 
 ELSEWHERE: Mapping[str, Callable[..., Any]] = {FLASH: attention, FLASH_BACKWARD: attention_backward}
-"""What computes an op of the CPU's own on other devices."""
+"""What computes an op of the CPU's own on other devices, and of nothing."""
 
 
 def by_device(on_cpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a kernel that goes by the device of its first operand."""
+    """Returns a kernel for operands on the CPU, of which none is empty, and for all others."""
 
     def computed(*args: Any, **kwargs: Any) -> Any:
-        first = next(iter((*args, *kwargs.values())))
-        return (on_cpu if first.is_cpu else elsewhere)(*args, **kwargs)
+        given = (each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
+        is_own = all(each.is_cpu and each.numel() for each in given)
+        return (on_cpu if is_own else elsewhere)(*args, **kwargs)
 
     return computed

@@ -180,6 +180,14 @@ def test_what_is_also_needed_whole_is_left_alone(rest: str) -> None:
     assert not list(split_variants(parse_program(FUSED + rest)))
 
 
+def test_outputs_of_open_sizes_are_left_alone() -> None:
+    rest = "return %y, %q, %k, %v"
+    assert list(split_variants(parse_program(FUSED + rest)))
+    text = FUSED.replace("[6, ", "[$n, ").replace("mesh tp=2", "mesh tp=2 size $n = 0..9 planned 6")
+    assert not list(split_variants(parse_program(text + rest)))
+    assert list(split_variants(parse_program(text + "return %q, %k, %v")))
+
+
 def test_state_that_is_updated_in_place_is_left_alone() -> None:
     rest = "%new: f32[16] = aten.neg.default(self=%b) alias %new -> %b return %q, %k, %v, %new"
     assert not list(split_variants(parse_program(FUSED + rest)))

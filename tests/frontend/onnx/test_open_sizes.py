@@ -73,6 +73,26 @@ def test_a_size_that_a_weight_fixes_is_fixed(tmp_path: Path) -> None:
     assert program.signature.inputs[0].shape[1] == 16
 
 
+def test_differences_from_one_to_the_next_are_as_many(tmp_path: Path) -> None:
+    nodes = (
+        node("Slice", "x zero one axis", "first"),
+        node("Concat", "first x", "more", axis=1),
+        node("Slice", "more one end axis", "now"),
+        node("Slice", "more zero last axis", "before"),
+        node("Sub", "now before", "change"),
+        node("Add", "x change", "y"),
+    )
+    numbers = {"zero": 0, "one": 1, "axis": 1, "end": 2**63 - 1, "last": -1}
+    program = imported(
+        tmp_path,
+        *nodes,
+        inputs={"x": (FLOAT, ["batch", "length"])},
+        initializers={name: np.array([number]) for name, number in numbers.items()},
+    )
+    assert ranges(program)["length"][0] == 0
+    assert shapes(program) == ["$batch", "$length"]
+
+
 def test_a_loss_whose_body_onnx_gives_takes_any_batch(tmp_path: Path) -> None:
     loss = node("SoftmaxCrossEntropyLoss", "x labels", "y")
     program = imported(
@@ -91,6 +111,17 @@ def test_a_condition_on_a_size_names_it(tmp_path: Path) -> None:
 def test_what_a_translation_refuses_names_sizes(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"whether length is 1 decides what it does \(bind"):
         imported(tmp_path, node("Squeeze", "x", "y"), inputs={"x": (FLOAT, [2, "length"])})
+
+
+def test_a_size_that_is_squeezed_is_one(tmp_path: Path) -> None:
+    squeezed = node("Squeeze", "x axes", "y")
+    given = {"axes": np.array([0])}
+    inputs = {"x": (FLOAT, ["batch", "length"])}
+    program = imported(tmp_path, squeezed, inputs=inputs, initializers=given)
+    assert program.signature.inputs[0].shape[0] == 1
+    assert shapes(program) == ["$length"]
+    with pytest.raises(ModelError, match=r"axes \[0\] of shape \[batch, length\] aren't all of"):
+        import_onnx(tmp_path / "model.onnx", dims={"batch": "2:"})
 
 
 def test_a_range_decides_what_a_size_decides(tmp_path: Path) -> None:

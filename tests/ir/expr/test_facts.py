@@ -10,10 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.ir.expr.expression import Coord, IntExpr, Size, evaluate, maximum, minimum
-from autopar.ir.expr.facts import Bounds, bounds, can_exceed, divides, is_at_least, may_be
+from autopar.ir.expr.facts import (
+    Bounds,
+    bounds,
+    can_exceed,
+    divides,
+    is_at_least,
+    larger,
+    may_be,
+    smaller,
+)
+from autopar.ir.expr.presence import presence
 from tests.ir import strategies
 
-BATCH, LENGTH = Size("batch"), Size("length", 1, 64, 16)
+BATCH, LENGTH, PAST = Size("batch"), Size("length", 1, 64, 16), Size("past")
 TP = Coord("tp")
 
 exprs = strategies.exprs(("tp",), strategies.OPEN)
@@ -59,6 +69,61 @@ def test_what_is_never_smaller_is_not(
     found, least = value(one, place), value(other, place)
     if found is not None and least is not None and is_at_least(one, other):
         assert found >= least
+
+
+@given(exprs, places)
+def test_what_is_there_is_one(expr: IntExpr, place: Mapping[str, int]) -> None:
+    found, there = value(expr, place), presence(expr)
+    assert found is None or there is None or evaluate(there, place) == min(1, found)
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        (minimum(1, BATCH) + BATCH, "min(1, $batch)"),
+        (BATCH * BATCH * 3 + BATCH * PAST, "min(1, $batch)"),
+        (BATCH * PAST + PAST * LENGTH * 2, "min(1, $past)"),
+        (BATCH + PAST * minimum(PAST, 7), "min(1, $batch + $past)"),
+        (maximum(BATCH, minimum(PAST, BATCH)), "min(1, $batch)"),
+        (maximum(0, BATCH - 3) + PAST // 2, "min(1, $past // 2 + max(0, $batch + -3))"),
+        (BATCH + LENGTH, "1"),
+        (BATCH - LENGTH, "None"),
+        (BATCH // PAST, "None"),
+    ],
+)
+def test_what_is_there_looks_the_same(expr: IntExpr, expected: str) -> None:
+    assert str(presence(expr)) == expected
+    if expected != "None":
+        assert str(smaller(1, expr)) == str(smaller(expr, 1)) == expected
+
+
+@given(exprs, exprs, places)
+def test_extremes_are_those_of_numbers(
+    one: IntExpr, other: IntExpr, place: Mapping[str, int]
+) -> None:
+    left, right = value(one, place), value(other, place)
+    if left is not None and right is not None:
+        assert evaluate(smaller(one, other), place) == min(left, right)
+        assert evaluate(larger(one, other), place) == max(left, right)
+
+
+@given(exprs, places)
+def test_what_is_there_but_for_one(expr: IntExpr, place: Mapping[str, int]) -> None:
+    found = value(expr, place)
+    assert found is None or evaluate(larger(0, expr - 1), place) == max(0, found - 1)
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        (BATCH + minimum(1, BATCH) - 1, "$batch"),
+        (BATCH * PAST + minimum(1, BATCH * PAST) - 1, "$batch * $past"),
+        (BATCH - 1, "max(0, $batch + -1)"),
+        (LENGTH - 1, "$length + -1"),
+    ],
+)
+def test_all_but_one_is_left(expr: IntExpr, expected: str) -> None:
+    assert str(larger(0, expr)) == expected
 
 
 @given(st.integers(), st.integers())

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from autopar.base.errors import RuntimeFailure
+from autopar.ir.expr.at_sizes import at_sizes
 from autopar.ir.text import parse_program, print_program
-from autopar.runtime.execute.specialize import code_expressions, code_key, specialize
+from autopar.runtime.execute.specialize import (
+    code_expressions,
+    code_key,
+    specialize,
+    specialize_functions,
+)
 
 UNEVEN = """
 program "uneven" executable
@@ -76,6 +82,39 @@ func main {
     for tp, kind in ((1, "user.op.default"), (2, "aten.full.default")):
         (function,) = specialize(parse_program(text), {"tp": tp}).functions.values()
         assert [op.kind for op in function.ops] == [kind]
+
+
+OPEN = """
+program "open" executable
+size $n = 0..9 planned 4
+func main {
+  input %x: f32[max(0, min(2, $n - tp * 2)), 4] box [$n[min($n, tp * 2); max(0, min(2, $n - tp * 2))], 4]
+  %a: f32[4] = aten.amax.default(self=%x, dim=[0]) plan(of_nothing=max, identity=max)
+  %b: f32[4] = aten.mean.dim(self=%x, dim=[0]) plan(identity=sum)
+  return %a, %b
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("n", "tp", "kinds"),
+    [
+        (0, 0, ["aten.full.default", "aten.mean.dim"]),
+        (0, 1, ["aten.full.default", "aten.mean.dim"]),
+        (2, 0, ["aten.amax.default", "aten.mean.dim"]),
+        (2, 1, ["aten.full.default", "aten.full.default"]),
+        (3, 1, ["aten.amax.default", "aten.mean.dim"]),
+    ],
+)
+def test_of_what_nobody_has_ops_make_what_one_device_does(
+    n: int, tp: int, kinds: list[str]
+) -> None:
+    program, sizes = parse_program(OPEN), {"n": n}
+    for specialized in (
+        specialize(at_sizes(program, sizes), {"tp": tp}),
+        specialize_functions(program, {"tp": tp}, sizes),
+    ):
+        assert [op.kind for op in specialized.main.ops] == kinds
 
 
 def test_the_first_of_an_axis_keeps_what_becomes_partial() -> None:

@@ -187,7 +187,7 @@ def _products(mask: str, second: str, sizes: Mapping[str, IntExpr]) -> Write:
         query, key, value = (w.cast(w.required(n), wide) for n in ("query", "key", "value"))
         scores = _scores(w, query, shared_heads(w, key, sizes), mask)
         last = len(w.value(scores).global_shape) - 1
-        highest = w.reduce("aten.amax.default", scores, (last,))
+        highest = w.highest(scores, (last,))
         top = w.like("aten.clamp_min.default", highest, min=LOWEST[wide])
         powers = w.like("aten.exp.default", w.combine("aten.sub.Tensor", scores, top))
         # A row without a key has a total of 0, and zeros as its weights.

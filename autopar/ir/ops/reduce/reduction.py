@@ -202,7 +202,7 @@ def logsumexp(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         target, dims = w.value(w.op.results[0]), tuple(sorted(gone))
         x = w.cast(w.required("self"), target.dtype)
-        peak = w.reduce("aten.amax.default", x, dims)
+        peak = w.highest(x, dims)
         # An infinite maximum must not be subtracted from itself.
         infinite = w.emit(
             "aten.isinf.default", {"self": Ref(peak)}, w.value(peak).global_shape, "bool"

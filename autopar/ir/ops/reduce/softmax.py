@@ -43,7 +43,7 @@ def _normalized(call: OpCall, at: int, split: bool) -> Rule:
 
 def _powers(w: BodyWriter, x: str, at: int) -> tuple[str, str, str]:
     """Adds `x` below its maximum along a dimension, the exponentials, and their sum."""
-    shifted = w.combine("aten.sub.Tensor", x, w.reduce("aten.amax.default", x, (at,)))
+    shifted = w.combine("aten.sub.Tensor", x, w.highest(x, (at,)))
     powers = w.like("aten.exp.default", shifted)
     return shifted, powers, w.reduce("aten.sum.dim_IntList", powers, (at,))
 
@@ -96,7 +96,7 @@ def safe_softmax(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         target = w.value(w.op.results[0])
         x = w.cast(w.required("self"), accumulate_dtype(target.dtype))
-        peak = w.reduce("aten.amax.default", x, (at,))
+        peak = w.highest(x, (at,))
         args = {"self": Ref(peak)}
         nothing = w.emit("aten.isneginf.default", args, w.value(peak).global_shape, "bool")
         shift = w.like("aten.masked_fill.Scalar", peak, mask=Ref(nothing), value=0)

@@ -61,6 +61,11 @@ def is_one(size: int) -> bool:
     return is_sure(size == 1)
 
 
+def take_for_one(size: int) -> None:
+    """Takes for granted that a size is 1, to which one that is open is narrowed."""
+    torch._check(size == 1)  # type: ignore[no-untyped-call]
+
+
 def as_axes(axes: Sequence[int], rank: int) -> list[int]:
     """Returns axes counted from the front.
 
@@ -120,8 +125,10 @@ def _squeeze(node: Node, x: torch.Tensor, axes: Array | None = None) -> torch.Te
         gone = [at for at, size in enumerate(x.shape) if is_one(size)]
     else:
         gone = as_axes(given, x.ndim)
-        if not all(is_sure(x.shape[axis] == 1) for axis in gone):
+        if any(is_sure(x.shape[axis] != 1) for axis in gone):
             raise Refused(f"axes {given} of shape {list(x.shape)} aren't all of size 1")
+        for axis in gone:
+            take_for_one(x.shape[axis])
     return x.reshape([size for at, size in enumerate(x.shape) if at not in gone])
 
 
@@ -241,12 +248,19 @@ def _slice_open(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
     length = -(-(last - first) // step)
     if is_sure(last <= first):
         length = 0
-    elif not is_sure(first <= last):
+    elif not is_sure(first <= last) and not _is_ordered(part, last is size):
         raise Refused(f"whether {first} is before {last} decides what it takes", to_bind())
     if step == 1:
         return x if is_sure(length == size) else x.narrow(axis, first, length)
     index = [slice(None)] * axis + [slice(first, last, step)]
     return x[tuple(index)]
+
+
+def _is_ordered(part: slice, to_the_end: bool) -> bool:
+    """Returns whether the bounds of a slice, once they are within the dimension, are in order."""
+    ordered = is_sure(part.start <= part.stop)
+    same_end = is_sure(part.start >= 0) or is_sure(part.stop < 0)
+    return to_the_end or (ordered and same_end)
 
 
 def _clamped(bound: int, size: int) -> int:
