@@ -39,7 +39,7 @@ from autopar.runtime.execute.updates import InPlace, abandoned_raised
 from autopar.runtime.failure.standing import Standing
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.ports.boxes import Box
-from autopar.runtime.ports.keeping import keeping_by_rank
+from autopar.runtime.ports.keeping import Keeping, keeping_by_rank
 from autopar.runtime.ports.open_inputs import deployment_at, planned_sizes
 from autopar.runtime.ports.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports.ports import (
@@ -98,7 +98,10 @@ class VirtualMesh:
         cache: dict[tuple[str, Box], Tensor] = {}
 
         def read(rank: int, program: Program) -> dict[str, Tensor]:
-            return read_weights(program, weights, "cpu", {} if in_place else cache, self.absent)
+            if in_place:
+                return read_weights(program, weights, "cpu", {}, self.absent)
+            written = Keeping(program).written
+            return read_weights(program, weights, "cpu", cache, self.absent, written=written)
 
         self.absent: set[str] = set()
         self.standing = Standing()
