@@ -45,8 +45,8 @@ class InferenceSession(BuildSession):
         threads: Threads that each process computes with.
         modules: Modules that each process imports first: they register ops of other libraries.
         max_batch: Up to how many rows of calls that are waiting are run together, where they differ
-            in nothing but their number of rows; by default each call runs by itself. A row of the
-            outputs must depend on its row of the inputs alone.
+            in nothing but their number of rows; by default each call runs by itself. It is refused
+            where a row of the outputs depends on other rows of the inputs than its own.
         max_delay: Seconds that a call waits for others to be run with.
         compiling: What else `compile_onnx` takes, for an ONNX file.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from autopar import InferenceSession
 from autopar.base.errors import InvalidInputError
 from autopar.onnx_models import compile_onnx
 from autopar.runtime.api import run, verify
@@ -18,6 +21,10 @@ Feeds = dict[str, npt.NDArray[np.int64]]
 
 SIZES = ((0, 16), (1, 0), (1, 1), (64, 1), (1, 512), (3, 7), (5, 33), (13, 5))
 """Batches and lengths: corners, and sizes that nothing divides."""
+
+CORNERS = SIZES[:5]
+MOST_ROWS, MOST_TOKENS, MOST = 64, 512, 4096
+"""Of random requests: rows, tokens of a row, and tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +64,49 @@ def test_any_size_on_any_mesh(minilm: Path, tmp_path: Path, mesh: str, strategy:
         for name, wanted in zip(names, session.run(None, feeds), strict=True):
             np.testing.assert_allclose(found[name].numpy(), wanted, atol=2e-5, rtol=1e-4)
             assert found[name].shape == wanted.shape
+
+
+def random_sizes(count: int) -> list[tuple[int, int]]:
+    """Returns the corners and random sizes behind them, log-uniform; one in seven batches is 0."""
+    drawn, found = random.Random(0), [*CORNERS]
+    while len(found) < count:
+        batch, length = (
+            int(math.exp(drawn.uniform(math.log(least), math.log(most + 1))))
+            for least, most in ((0.5, MOST_ROWS), (1, MOST_TOKENS))
+        )
+        found += [(batch, length)] if batch * length <= MOST else []
+    return found
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    ("mesh", "virtual", "count"),
+    [
+        ("3x2", True, 25),
+        *(
+            pytest.param(mesh, virtual, 300, marks=pytest.mark.slow)
+            for mesh, virtual in (
+                ("1", False),
+                ("2", True),
+                ("2x4", True),
+                ("3x2", True),
+                ("4", False),
+            )
+        ),
+    ],
+)
+def test_random_requests_to_one_session(minilm: Path, mesh: str, virtual: bool, count: int) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    judge = onnxruntime.InferenceSession(minilm)
+    with InferenceSession(minilm, mesh=mesh, virtual=virtual) as session:
+        for sizes in random_sizes(count):
+            feeds = feeds_of(*sizes)
+            for found, wanted in zip(session.run(None, feeds), judge.run(None, feeds), strict=True):
+                np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=1e-4, err_msg=str(sizes))
+                assert found.shape == wanted.shape
+        too_long = "dimension 1 of input 'input_ids' is 513; sequence_length is at least 0"
+        with pytest.raises(InvalidInputError, match=too_long):
+            session.run(None, feeds_of(1, 513))
 
 
 @pytest.mark.models

@@ -176,8 +176,10 @@ class Session(Closing):
         self._specialize()
         self._open_state = OpenState(self.program)
         with WeightFile(*self._given, build=found) as file:
-            device = str(self.device)
-            self.weights = read_weights(self.program, file, device, absent=self.absent)
+            device, written = str(self.device), self._keeping.written
+            self.weights = read_weights(
+                self.program, file, device, absent=self.absent, written=written
+            )
         self._meet("loaded")
         self._connect()
         # Who ends its connections at once would end those that others are still making.
@@ -538,6 +540,7 @@ class Session(Closing):
     def _specialize(self) -> None:
         shared, coords = self.deployment.program_of(self.rank), self.deployment.coords_of(self.rank)
         self.program = replace(shared, signature=specialize_signature(shared, coords))
+        self._keeping = Keeping(self.program)
 
     def _connect(self) -> None:
         backend = backend_of(self.device)
@@ -547,7 +550,6 @@ class Session(Closing):
                 store = PrefixStore("world", self.supervisor.store)
                 self._world = World(self.processes, backend, store, self.timeout)
             groups = self._groups.of(self.deployment, self.rank, backend)
-        self._keeping = Keeping(self.program)
         open_state = {p.name for p in self.program.signature.inputs if is_open_state(p)}
         self._state = SessionState(self, self._keeping.written - open_state)
         coords = self.deployment.coords_of(self.rank)

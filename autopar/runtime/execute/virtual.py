@@ -39,7 +39,7 @@ from autopar.runtime.execute.updates import InPlace, abandoned_raised
 from autopar.runtime.failure.standing import Standing
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.ports.boxes import Box
-from autopar.runtime.ports.keeping import keeping_by_rank
+from autopar.runtime.ports.keeping import Keeping, keeping_by_rank
 from autopar.runtime.ports.open_inputs import deployment_at, planned_sizes
 from autopar.runtime.ports.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports.ports import (
@@ -102,8 +102,10 @@ class VirtualMesh:
         begun = {port.name for port in ports if is_open_state(port)}
 
         def read(rank: int, program: Program) -> dict[str, Tensor]:
-            read = read_weights(program, weights, "cpu", {} if in_place else cache, self.absent)
-            return {name: each for name, each in read.items() if name not in begun}
+            written = None if in_place else Keeping(program).written
+            pieces = {} if in_place else cache
+            found = read_weights(program, weights, "cpu", pieces, self.absent, written=written)
+            return {name: each for name, each in found.items() if name not in begun}
 
         self.absent: set[str] = set()
         self.standing = Standing()

@@ -192,6 +192,7 @@ def read_weights(
     cache: dict[tuple[str, Box], Tensor] | None = None,
     absent: set[str] | None = None,
     names: Container[str] | None = None,
+    written: Container[str] | None = None,
 ) -> dict[str, Tensor]:
     """Returns a rank's pieces of the weights by value name.
 
@@ -203,6 +204,8 @@ def read_weights(
         absent: Gets the labels of parameters and buffers that the file lacks; their pieces have
             no values yet. Without it, such a file is refused.
         names: The values to read; by default all.
+        written: The values that are going to be written, by default all. Others may share memory
+            with all who read the same file (see `WeightFile.read`).
 
     Raises:
         InvalidInputError: If a weight is absent or of the wrong dtype or shape.
@@ -216,13 +219,19 @@ def read_weights(
         if not is_open_state(port) and (names is None or port.name in names):
             box = port_box(port, {})
             if (port.name, box) not in cache:
-                cache[port.name, box] = _read_weight(port, file, box, device, absent)
+                shared = written is not None and port.name not in written
+                cache[port.name, box] = _read_weight(port, file, box, device, absent, shared)
             pieces[port.name] = cache[port.name, box]
     return pieces
 
 
 def _read_weight(
-    port: Port, file: WeightFile, box: Box, device: str, absent: set[str] | None
+    port: Port,
+    file: WeightFile,
+    box: Box,
+    device: str,
+    absent: set[str] | None,
+    shared: bool,
 ) -> Tensor:
     dtype = TORCH_DTYPES[port.dtype]
     own, *_ = names = _names(port)
@@ -233,7 +242,7 @@ def _read_weight(
     if absent is not None and name is None and port.role in GIVEN_LATER:
         absent.add(label_of(port))
         return torch.empty(box_shape(box), dtype=dtype, device=device)
-    return file.read(name or own, dtype, shape, box, device, region_of(port))
+    return file.read(name or own, dtype, shape, box, device, region_of(port), shared)
 
 
 def _names(port: Port) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from autopar.runtime.ports.ports import (
 from autopar.runtime.serving.arguments import NodeArg, described
 from autopar.runtime.serving.crew import Crew, Opening
 from autopar.runtime.serving.requests import Outputs, Queue, Request, Together
+from autopar.runtime.serving.rows import check_rows
 from autopar.runtime.serving.runners import (
     InProcesses,
     OfOneRank,
@@ -67,12 +68,12 @@ class BuildSession(Closing):
         threads: Threads that each process computes with.
         modules: Modules that each process imports first: they register ops of other libraries.
         max_batch: Up to how many rows of calls that are waiting are run together, where they differ
-            in nothing but their number of rows; by default each call runs by itself. A row of the
-            outputs must depend on its row of the inputs alone.
+            in nothing but their number of rows; by default each call runs by itself. It is refused
+            where a row of the outputs depends on other rows of the inputs than its own.
         max_delay: Seconds that a call waits for others to be run with.
 
     Raises:
-        InvalidInputError: If the build is damaged, trains, or has no rows to put together.
+        InvalidInputError: If the build is damaged, trains, or has no rows that can be put together.
         RuntimeFailure: If a rank can't be started.
     """
 
@@ -116,7 +117,9 @@ class BuildSession(Closing):
                 f" program keeps {self._keeps[0]!r}"
             )
         if max_batch is not None:
-            together = Together(self._size_of_batches(), max_batch, max_delay)
+            size = self._size_of_batches()
+            check_rows(self._serial, size)
+            together = Together(size.name, max_batch, max_delay)
         opening = Opening(backend, torch_compile, timeout, start_timeout, threads, modules)
         self._runner = _runner_of(found, virtual, opening)
         self._queue = Queue(self._carry_out, together)
@@ -218,7 +221,7 @@ class BuildSession(Closing):
         """Returns the open sizes of requests that are run together."""
         sizes = self._state.at(batch[0].sizes)
         if len(batch) > 1:
-            name = self._size_of_batches()
+            name = self._size_of_batches().name
             sizes[name] = sum(request.sizes[name] for request in batch)
         return sizes
 
@@ -229,7 +232,7 @@ class BuildSession(Closing):
         found = (ports[at] for at in plain_outputs(program))
         return program, {label_of(port): (port.dtype, _whole_shape(port)) for port in found}
 
-    def _size_of_batches(self) -> str:
+    def _size_of_batches(self) -> Size:
         """Returns the open size that is the first dimension of all inputs and outputs.
 
         Raises:
@@ -239,7 +242,7 @@ class BuildSession(Closing):
         first = {port.shape[0] if port.shape else 1 for port in (*inputs, *self._outputs)}
         size = first.pop() if len(first) == 1 else 1
         if isinstance(size, Size):
-            return size.name
+            return size
         lines = [f"{each.name} {each.shape}" for each in (*self.get_inputs(), *self.get_outputs())]
         raise InvalidInputError(
             "max_batch: calls can be run together where the first dimension of all inputs and"

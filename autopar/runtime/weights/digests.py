@@ -100,7 +100,8 @@ class Checking(Closing):
         blocks = self._touched(whole, part)
         if new := self._new(name, blocks):
             data = tensor_bytes(whole)
-            self._running.append(self._threads.submit(self._compare, name, data, new))
+            for some in _shares(new):
+                self._running.append(self._threads.submit(self._compare, name, data, some))
 
     def copied(self, name: str, whole: Tensor, part: Tensor) -> Tensor:
         """Returns a part of a tensor in memory of its own.
@@ -124,7 +125,7 @@ class Checking(Closing):
                 self._compare(name, source, [at] if at in new else [])
                 _copy(given, taken, start, self._span(source, at))
 
-        shares = [blocks[at : at + _SHARE] for at in range(0, len(blocks), _SHARE)]
+        shares = _shares(blocks)
         for _ in map(copy, shares) if len(shares) == 1 else self._threads.map(copy, shares):
             pass
         return target
@@ -164,6 +165,10 @@ class Checking(Closing):
             start, end = self._span(data, at)
             if wanted[at : at + 1] != (digest_bytes(data[start:end]),):
                 self._damages.setdefault(name, []).append((start, end))
+
+
+def _shares(blocks: Sequence[int]) -> list[Sequence[int]]:
+    return [blocks[at : at + _SHARE] for at in range(0, len(blocks), _SHARE)]
 
 
 def _copy(given: Bytes, taken: Bytes, start: int, span: tuple[int, int]) -> None:

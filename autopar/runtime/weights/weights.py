@@ -22,6 +22,7 @@ from autopar.base.arguments import PATH, expect
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.builds.files import Build
 from autopar.ir.builds.manifest import WeightDigests
+from autopar.runtime.files.digest import tensor_bytes
 from autopar.runtime.job.closing import Closing
 from autopar.runtime.ports.boxes import Box, Region, box_shape, exposed, narrowed, take
 from autopar.runtime.weights.digests import Checking
@@ -125,8 +126,12 @@ class WeightFile(Closing):
         box: Box,
         device: torch.device | str = "cpu",
         region: Region | None = None,
+        shared: bool = False,
     ) -> Tensor:
-        """Returns a rank's piece of a tensor, in memory of its own.
+        """Returns a rank's piece of a tensor.
+
+        It is in memory of its own, or in that to which the file is mapped, of which there is one
+        copy for all processes of a host. Who writes there gets pages of its own.
 
         Args:
             name: Its name in the file.
@@ -135,6 +140,9 @@ class WeightFile(Closing):
             box: The rank's piece.
             device: Where the piece goes.
             region: The part of the tensor that the box is a piece of; all of it by default.
+            shared: Whether it may be memory to which the file is mapped. It is where it can be: in
+                main memory, of a contiguous piece, as the file has it. The file must be a build's,
+                which nobody writes to: a new build takes the place of its folder.
 
         Raises:
             InvalidInputError: If there is no such tensor or it is of another dtype or shape.
@@ -145,8 +153,12 @@ class WeightFile(Closing):
         mapped = narrowed(whole, region)
         if checking is not None:
             part = exposed(mapped, box)
-            if whole.dtype == dtype and torch.device(device).type == "cpu" and part.is_contiguous():
-                return checking.copied(name, whole, part).reshape(box_shape(box))
+            as_it_is = whole.dtype == dtype and torch.device(device).type == "cpu"
+            if as_it_is and part.is_contiguous():
+                if not shared or not part.numel():
+                    return checking.copied(name, whole, part).reshape(box_shape(box))
+                checking.read(name, whole, part)
+                return _by_itself(part).reshape(box_shape(box))
             checking.read(name, whole, part)
         piece = converted(take(mapped, box), dtype, f"weight {name!r} in {path}")
         shares = piece.untyped_storage().data_ptr() == mapped.untyped_storage().data_ptr()
@@ -209,6 +221,11 @@ def weight_paths(given: str | Path | Sequence[str | Path]) -> tuple[str | Path, 
     for path in paths:
         expect(replace(PATH, words="the path of a file or folder, or a list of them"), weights=path)
     return paths
+
+
+def _by_itself(part: Tensor) -> Tensor:
+    """Returns a contiguous part of a file's memory as a tensor that isn't a view of all of it."""
+    return torch.frombuffer(tensor_bytes(part), dtype=part.dtype).view(part.shape)
 
 
 def _type(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

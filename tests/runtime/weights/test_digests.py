@@ -160,10 +160,11 @@ def test_a_piece_is_right_or_refused(many_blocks: Build, data: st.DataObject) ->
     numbers = torch.arange(whole.numel()).reshape(SMALL)
     block = data.draw(st.integers(0, 59))
     blocks = [{each // 4 for each in take(numbers, box).flatten().tolist()} for box in boxes]
+    shared = data.draw(st.booleans())
     flip(path, at := path.stat().st_size - whole.nbytes + 16 * block)
     try:
         with WeightFile(build=many_blocks) as file:
-            read = [file.read("w", torch.float32, SMALL, box) for box in boxes]
+            read = [file.read("w", torch.float32, SMALL, box, shared=shared) for box in boxes]
         assert not any(block in touched for touched in blocks)
         for found, box in zip(read, boxes, strict=True):
             assert torch.equal(found, take(whole, box))
