@@ -67,7 +67,7 @@ def test_compiled_calls_go_on(decoder: Path) -> None:
     with InferenceSession(
         decoder, state=STATE, mesh=2, strategy="tensor", torch_compile=True
     ) as session:
-        for length in LENGTHS[:5]:
+        for length in (5, 1, 3):
             feeds = feeds_of(2, past, length)
             (logits,) = session.run(None, feeds)
             np.testing.assert_allclose(logits, one.run(feeds), rtol=1e-4, atol=1e-5)
