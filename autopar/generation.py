@@ -165,9 +165,16 @@ class _Decoder:
         outputs = [each.name for each in session.get_outputs()]
         self._logits = "logits" if "logits" in outputs else outputs[0]
 
-    def begin(self) -> None:
-        """Forgets the past."""
+    def begin(self, ids: Ids, mask: Ids) -> Ids:
+        """Forgets the past; returns a mask that also leaves out what there is of it at first.
+
+        Some models can't be called without any past: theirs begins with zeros for one token.
+        """
         self._session.reset()
+        if MASK not in self._inputs:
+            return mask
+        _, length = self._session.shapes({IDS: ids, MASK: mask})[MASK]
+        return np.pad(mask, ((0, 0), (length - mask.shape[1], 0)))
 
     def next(self, ids: Ids, mask: Ids) -> Tensor:
         """Returns the logits of the next token, [batch, entries].
@@ -211,7 +218,7 @@ def _tokens(
     decoder: _Decoder, ids: Ids, mask: Ids, sampling: Sampling, end: _End, count: int
 ) -> Iterator[Ids]:
     generator = torch.Generator().manual_seed(sampling.seed)
-    decoder.begin()
+    mask = decoder.begin(ids, mask)
     new = ids
     for at in range(count):
         logits = decoder.next(new, mask)

@@ -88,7 +88,7 @@ def compile(
             Dimensions of one name have one size. Plans are made for the example's sizes.
         state: Outputs that are inputs of the next call, by input: `{"past.*": "present.*"}`. They
             stay on the ranks from call to call, laid out as the plan says; they begin as zeros,
-            open sizes of theirs as 0.
+            open sizes of theirs as small as may be.
         more_batches: Further batches, of other shapes, that a step is to take too: the last, short
             one of an epoch. Parameters and state are laid out as for `example_inputs`.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;

@@ -54,7 +54,7 @@ def compile_onnx(
         allow_external: Folders beside the model's own that may hold its external data.
         state: Outputs that are inputs of the next call, by input, as "past_key_values.*":
             "present.*". They stay on the ranks from call to call, laid out as the plan says; they
-            begin as zeros, open sizes of theirs as 0.
+            begin as zeros, open sizes of theirs as small as may be.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
             or sizes, as `8` or `(2, 4)`.
         devices: In the place of a mesh: how many processes; the fastest shape is searched.

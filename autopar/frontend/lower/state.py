@@ -101,8 +101,6 @@ def _check_port(
                 raise _unfit(old, new, f"has {other} where {size} was")
         elif other - renewed.setdefault(size, other) != 0:
             raise _unfit(old, new, f"has {other} where others have {renewed[size]}")
-        elif size.least:
-            raise _unfit(old, new, f"can't begin empty, as {size.name} must be {size.least}")
 
 
 def _pairs(given: str, returned: str, inputs: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -49,7 +49,8 @@ def import_onnx(
             and "8~1:64" for which size to plan, too. Others stay open.
         allow_external: Folders, besides the model's own, that external data may be read from.
         state: Outputs that are inputs of the next call, by input, as "past_key_values.*":
-            "present.*". The program keeps them; they begin as zeros, open sizes of theirs as 0.
+            "present.*". The program keeps them; they begin as zeros, open sizes of theirs as small
+            as may be.
 
     Raises:
         autopar.frontend.onnx.model.problems.ModelError: If the file can't be read or is

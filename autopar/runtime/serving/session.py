@@ -109,13 +109,7 @@ class BuildSession(Closing):
         ports = self._serial.signature.outputs
         self._outputs = [ports[at] for at in plain_outputs(self._serial)]
         self._state = OpenState(self._serial)
-        self._keeps = [old for _, old in self._serial.main.aliases]
         together = None
-        if max_batch is not None and self._keeps:
-            raise InvalidInputError(
-                f"max_batch: calls aren't run together where one goes on from the last one: the"
-                f" program keeps {self._keeps[0]!r}"
-            )
         if max_batch is not None:
             size = self._size_of_batches()
             check_rows(self._serial, size)
@@ -153,7 +147,7 @@ class BuildSession(Closing):
             InvalidInputError: If calls leave nothing.
             RuntimeFailure: If a rank failed, or the session is closed.
         """
-        if not self._keeps:
+        if not self._serial.main.aliases:
             raise InvalidInputError(
                 "the program keeps nothing from call to call; state= when it is compiled says what"
             )
@@ -168,6 +162,21 @@ class BuildSession(Closing):
     def get_outputs(self) -> list[NodeArg]:
         """Returns what the outputs are."""
         return described(self._outputs)
+
+    def shapes(self, feeds: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Returns what shapes the inputs of the next call have, by name.
+
+        Open sizes are those of the inputs that are given, and of state; others are as planned.
+
+        Args:
+            feeds: Some inputs by name.
+
+        Raises:
+            InvalidInputError: If these don't fit together, or to what earlier calls left.
+        """
+        sizes = self._state.at(sizes_of_inputs(self._serial, feeds))
+        program, _ = self._at(tuple(sizes.items()))
+        return {label_of(port): port.known_shape for port in user_inputs(program)}
 
     def close(self) -> None:
         """Ends the session and its ranks, when what they are doing is done.
