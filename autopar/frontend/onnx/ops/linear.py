@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import torch
 
+from autopar.frontend.lower.open_sizes import is_static
+from autopar.frontend.onnx.ops.shape.layout import is_sure
 from autopar.frontend.onnx.trace.node import Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
@@ -22,7 +24,19 @@ def times_matrix(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _matmul(node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return times_matrix(a, b) if a.ndim > 2 and b.ndim == 2 else torch.matmul(a, b)
+    if a.ndim > 2 and b.ndim == 2:
+        return times_matrix(a, b)
+    if a.ndim > 3 and not is_static(a) and _are_batches_alike(a, b):
+        # As torch.matmul, which asks open sizes for much before it finds that out.
+        matrices = [each.reshape(math.prod(each.shape[:-2]), *each.shape[-2:]) for each in (a, b)]
+        return torch.bmm(*matrices).reshape(*a.shape[:-1], b.shape[-1])
+    return torch.matmul(a, b)
+
+
+def _are_batches_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Returns whether all dimensions but those of matrices are always the same."""
+    pairs = zip(a.shape[:-2], b.shape[:-2], strict=False)
+    return a.ndim == b.ndim and all(is_sure(one == other) for one, other in pairs)
 
 
 def _gemm(
