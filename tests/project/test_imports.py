@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "modules": MODELS,
     "parallel": COMPILER - {"version"} | {"pipeline", "runtime"},
     "serving": {"base", "compiled", "onnx_models", "runtime"},
+    "generation": {"base", "runtime"},
     "elastic": {"base", "compiled", "ir", "runtime", "version"},
     "cli": COMPILER - {"annotate"} | {"analysis", "calibration", "compiled", "pipeline", "runtime"},
     "__main__": {"cli"},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
 
 import pytest
@@ -200,17 +198,6 @@ def test_a_batch_that_ends_up_elsewhere_is_none() -> None:
     net = Network()
     program = net.program(net.permute(net.input("x", 8, 16), 1, 0))
     assert preset(program, "dp=2", "data") == {}
-
-
-def test_an_encoder_is_completed_fast() -> None:
-    """CPU seconds for 285 ops with presets; about 0.08 on a machine of 2024."""
-    program = apply_mesh(encoder(6), parse_mesh("2x4"))
-    best = math.inf
-    for _ in range(3):
-        start = time.process_time()
-        Complete(CPU, "data:0,tensor:1")(program)
-        best = min(best, time.process_time() - start)
-    assert best < 0.25
 
 
 MESH = parse_mesh("dp=2,tp=4")

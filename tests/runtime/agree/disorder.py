@@ -22,6 +22,7 @@ from autopar.runtime.execute.distributed import Session
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.checkpoints import Checkpoints
 from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.training.trainer import Trainer
 from tests.runtime.state.stateful import calls
@@ -433,17 +434,17 @@ def killed_while_saving(processes: Processes, build: Path, folder: Path, connect
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    connected = Trainer._messages
+    connected = Checkpoints.messages
 
-    def connect(trainer: Trainer, meeting: bool) -> Messages:
+    def connect(checkpoints: Checkpoints, meeting: bool) -> Messages:
         time.sleep(0.3)
-        return connected(trainer, meeting)
+        return connected(checkpoints, meeting)
 
     if processes.rank == 0:
         checkpoint.write_rectangles = die
-        Trainer._messages = die if connects else connected
+        Checkpoints.messages = die if connects else connected
     elif connects:
-        Trainer._messages = connect
+        Checkpoints.messages = connect
 
     def train() -> None:
         with open_trainer(build, processes=processes, **OPTIONS) as trainer:
