@@ -12,7 +12,7 @@ import torch
 import autopar
 from autopar import InferenceSession
 from autopar.base.errors import InvalidInputError
-from tests.runtime.serving.decoder import ENTRIES, STATE, Array, OneDevice, write_decoder
+from tests.runtime.serving.decoder import ENTRIES, STATE, Array, OneDevice, Sizes, write_decoder
 
 pytest.importorskip("onnxruntime")
 
@@ -62,10 +62,12 @@ def test_calls_go_on_from_the_last_one(
         past += length
 
 
-def test_compiled_calls_go_on(decoder: Path) -> None:
-    one, past = OneDevice(decoder), 0
+def test_compiled_calls_go_on(tmp_path: Path) -> None:
+    sizes = Sizes(layers=1)
+    path = write_decoder(tmp_path, sizes)
+    one, past = OneDevice(path, sizes), 0
     with InferenceSession(
-        decoder, state=STATE, mesh=2, strategy="tensor", torch_compile=True
+        path, state=STATE, mesh=2, strategy="tensor", torch_compile=True
     ) as session:
         for length in (5, 1, 3):
             feeds = feeds_of(2, past, length)
