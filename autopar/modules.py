@@ -123,9 +123,8 @@ def compile(
     expect(one_of(list, tuple, words="a list of batches"), more_batches=more_batches)
     if more_batches and optimizer is None:
         raise InvalidInputError(
-            "more_batches= is for training steps: a build without optimizer= takes inputs of one"
-            " shape; compile one for each shape, pad inputs to one, or use parallelize(), which"
-            " compiles for each shape that it is called with"
+            "more_batches= is for training steps; for inputs of other shapes, leave dimensions open"
+            " with dynamic=, or compile a build for each shape"
         )
     expect(MAPPING.or_none, state=state)
     if state and optimizer is not None:
