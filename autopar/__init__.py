@@ -46,13 +46,13 @@ _HOMES = {
     "compile": "autopar.modules",
     "compile_onnx": "autopar.onnx_models",
     "diff": "autopar.analysis.reports.comparison",
-    "generate": "autopar.generation",
-    "stream": "autopar.generation",
     "explain": "autopar.analysis.explanation",
+    "generate": "autopar.generation",
     "load": "autopar.runtime",
     "parallelize": "autopar.parallel",
     "plan_of": "autopar.analysis.plan_file",
     "save_plan": "autopar.analysis.plan_file",
+    "stream": "autopar.generation",
 }
 
 __all__ = [

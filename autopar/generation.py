@@ -29,8 +29,6 @@ IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 """The inputs that exporters of decoders know."""
 
 _SESSION = Kind(lambda value: isinstance(value, BuildSession), "an InferenceSession")
-
-
 _TOKENS = Kind(
     lambda value: (
         value is None
@@ -62,13 +60,22 @@ class Sampling:
     processor: Logits | None
 
 
-def generate(session: BuildSession, input_ids: Any, **options: Any) -> Ids:
-    """Returns prompts with what a model makes of them.
-
-    Args:
-        session: Of a decoder that keeps its past, as `state=` says when it is compiled.
-        input_ids: Prompts, [batch, length]; shorter ones are padded on the left.
-        options: Those of `stream`.
+def generate(
+    session: BuildSession,
+    input_ids: Any,
+    *,
+    max_new_tokens: int,
+    attention_mask: Any = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    pad_token_id: int | None = None,
+    do_sample: bool = False,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    seed: int = 0,
+    logits_processor: Logits | None = None,
+) -> Ids:
+    """Returns prompts with what a model makes of them; see `stream` for the arguments.
 
     Returns:
         [batch, length + tokens]: up to `max_new_tokens`, and fewer where all sequences end before.
@@ -78,7 +85,21 @@ def generate(session: BuildSession, input_ids: Any, **options: Any) -> Ids:
         RuntimeFailure: If a rank fails.
     """
     ids = _ids(input_ids)
-    return np.concatenate([ids, *(each[:, None] for each in stream(session, ids, **options))], 1)
+    tokens = stream(
+        session,
+        ids,
+        max_new_tokens=max_new_tokens,
+        attention_mask=attention_mask,
+        eos_token_id=eos_token_id,
+        pad_token_id=pad_token_id,
+        do_sample=do_sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        logits_processor=logits_processor,
+    )
+    return np.concatenate([ids, *(each[:, None] for each in tokens)], 1)
 
 
 def stream(
@@ -159,7 +180,7 @@ class _Decoder:
             listed = ", ".join(unknown[:4]) + (", ..." if len(unknown) > 4 else "")
             raise InvalidInputError(
                 f"a decoder is given {IDS}, and maybe {MASK} and {POSITIONS}"
-                + (f"; this model also takes {listed}" if unknown else "; this model isn't")
+                + (f"; this model also takes {listed}" if unknown else "; this model has no such")
                 + "; state= says which inputs are outputs of the call before, when it is compiled"
             )
         outputs = [each.name for each in session.get_outputs()]

@@ -22,7 +22,7 @@ def _exprs(program: Program) -> Iterator[Expr]:
         yield from _in_port(port)
     if program.example is not None:
         for _, arg in (*program.example.given, *program.example.defaults):
-            yield from _in_arg(arg)
+            yield from exprs_in(arg)
 
 
 def _in_function(function: Function) -> Iterator[Expr]:
@@ -36,7 +36,7 @@ def _in_function(function: Function) -> Iterator[Expr]:
 
 def _in_op(op: Op) -> Iterator[Expr]:
     for _, arg in op.args:
-        yield from _in_arg(arg)
+        yield from exprs_in(arg)
     if op.dist is not None:
         yield from _in_dims(dim for _, dim in op.dist.factors)
 
@@ -47,7 +47,7 @@ def _in_port(port: Port) -> Iterator[Expr]:
         for sub in dim:
             yield from _in_shape((sub.size, sub.start, sub.length))
     for _, option in port.options:
-        yield from _in_arg(option)
+        yield from exprs_in(option)
 
 
 def _in_dims(dims: Iterable[DimLayout]) -> Iterator[Expr]:
@@ -58,9 +58,10 @@ def _in_shape(shape: Iterable[IntExpr]) -> Iterator[Expr]:
     return (size for size in shape if isinstance(size, Expr))
 
 
-def _in_arg(arg: Arg) -> Iterator[Expr]:
+def exprs_in(arg: Arg) -> Iterator[Expr]:
+    """Yields the expressions within an argument."""
     if isinstance(arg, Expr):
         yield arg
     elif isinstance(arg, tuple):
         for item in arg:
-            yield from _in_arg(item)
+            yield from exprs_in(item)

@@ -25,10 +25,9 @@ def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., 
         if isinstance(each, fx.GraphModule):
             for node in each.graph.nodes:
                 op = node.meta.get("op")
-                whole &= (op is None or op.kind != GUARD) and node.target is not append
-                if op is not None and (
-                    op.kind == GUARD or is_fused_step(op.kind) or node.target is append
-                ):
+                ends_graph = node.target is append or (op is not None and op.kind == GUARD)
+                whole &= not ends_graph
+                if ends_graph or (op is not None and is_fused_step(op.kind)):
                     node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
             each.recompile()
     return _telling(torch.compile(module, fullgraph=whole))

@@ -9,15 +9,16 @@ into all of them alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from autopar.base.errors import InvalidInputError
-from autopar.ir.expr.expression import Expr, IntExpr, Size, exact_quotient, prod, sizes_of
+from autopar.ir.expr.expression import IntExpr, Size, exact_quotient, prod, sizes_of
 from autopar.ir.ops import rule_of
-from autopar.ir.program import Arg, Op, Program
+from autopar.ir.program import Op, Program
 from autopar.ir.rules.local_arg import Grid, LocalArg, Offset, parts_of
 from autopar.ir.rules.rule import Dims, Rule
+from autopar.ir.used_sizes import exprs_in
 from autopar.runtime.ports.ports import plain_outputs, user_inputs
 
 
@@ -111,7 +112,7 @@ class _Walk:
         return (
             any(name in self.rows for name in op.operands)
             or any(self._is_of(size) for name in op.results for size in self._values[name].shape)
-            or any(self._is_of(expr) for _, arg in op.args for expr in _exprs(arg))
+            or any(self._is_of(expr) for _, arg in op.args for expr in exprs_in(arg))
         )
 
     def _is_of(self, expr: IntExpr) -> bool:
@@ -159,7 +160,7 @@ class _Walk:
         if factor in rule.numbered or any(_numbers(arg, factor) for arg in rule.local.values()):
             raise _MixedError("it depends on their numbers")
         if any(
-            self._is_of(e) for name, arg in op.args if name not in rule.local for e in _exprs(arg)
+            self._is_of(e) for name, arg in op.args if name not in rule.local for e in exprs_in(arg)
         ):
             raise _MixedError("it depends on how many there are")
 
@@ -196,11 +197,3 @@ def _numbers(arg: LocalArg, factor: str) -> bool:
         or (isinstance(part, Grid) and any(factor in dim for dim in part.dims))
         for part in parts_of(arg)
     )
-
-
-def _exprs(arg: Arg) -> Iterator[Expr]:
-    if isinstance(arg, Expr):
-        yield arg
-    elif isinstance(arg, tuple):
-        for item in arg:
-            yield from _exprs(item)

@@ -123,7 +123,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise _Writes(f"{func} writes to what it is given")
         if func is torch.ops.aten.lift_fresh.default:
             func = torch.ops.aten.lift_fresh_copy.default
-        result = self._viewed(*args) if func in _VIEWS else None
+        result = self._viewed(*args) if func in _VIEWS and not kwargs else None
         if result is None:
             result = func(*args, **kwargs)
         if isinstance(result, (torch.Tensor, list, tuple)):
