@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from autopar.ir.expr import polynomial
@@ -104,8 +104,21 @@ class Binary(Expr):
     op: str
     lhs: IntExpr
     rhs: IntExpr
+    # Equal terms are looked up and put in order again and again.
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+    _text: str = field(init=False, repr=False, compare=False, default="")
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            object.__setattr__(self, "_hash", hash((self.op, self.lhs, self.rhs)))
+        return self._hash
 
     def __str__(self) -> str:
+        if not self._text:
+            object.__setattr__(self, "_text", self._spelled())
+        return self._text
+
+    def _spelled(self) -> str:
         if self.op in ("min", "max"):
             return f"{self.op}({self.lhs}, {self.rhs})"
         return f"{self._operand(self.lhs)} {self.op} {self._operand(self.rhs, right=True)}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
 from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.program import Program
 from autopar.ir.used_sizes import used_sizes
+from autopar.runtime.execute.simplify import simplified
 from autopar.runtime.execute.specialize import Emptiness, specialize_functions
 
 Forward = Callable[..., tuple[Tensor, ...]]
@@ -45,7 +47,7 @@ class Code:
         """
         empty = self._emptiness.at(sizes)
         if empty not in self._generated:
-            concrete = specialize_functions(self._program, self._coords, sizes)
+            concrete = self._concrete(sizes)
             names = tuple(size.name for size in used_sizes(concrete))
             self._generated[empty] = self._generate(concrete), names
         forward, names = self._generated[empty]
@@ -53,3 +55,8 @@ class Code:
         if not numbers:
             return forward
         return lambda *inputs: forward(*inputs, *numbers)
+
+    def _concrete(self, sizes: Sizes) -> Program:
+        found = specialize_functions(self._program, self._coords, sizes)
+        functions = {name: simplified(function) for name, function in found.functions.items()}
+        return replace(found, functions=functions)

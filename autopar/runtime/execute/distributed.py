@@ -51,13 +51,14 @@ from autopar.runtime.job.messages import Messages
 from autopar.runtime.job.patience import Patience
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.job.world import World, interface_of
+from autopar.runtime.kernels.bindings import fast_kernel
+from autopar.runtime.kernels.table import kernel
 from autopar.runtime.ports.batches import label_call, looks_like_a_part
-from autopar.runtime.ports.boxes import narrowed, place
 from autopar.runtime.ports.dense import odd_kind
 from autopar.runtime.ports.index_bounds import IndexBounds
 from autopar.runtime.ports.keeping import Keeping
 from autopar.runtime.ports.open_inputs import planned_sizes, sizes_of_inputs
-from autopar.runtime.ports.outputs import Side
+from autopar.runtime.ports.outputs import Side, first_holds, write_piece
 from autopar.runtime.ports.ports import (
     Arrays,
     all_outputs,
@@ -70,7 +71,6 @@ from autopar.runtime.ports.ports import (
     plain_outputs,
     rank_arguments,
     read_weights,
-    region_of,
     user_inputs,
 )
 from autopar.runtime.state.open_state import OpenState, begin_state
@@ -216,25 +216,32 @@ class Session(Closing):
             here.write_back(results, tensors)
         return found
 
-    def run_into(self, inputs: Arrays, outputs: Mapping[str, Tensor]) -> None:
-        """Runs the program once; of its outputs, this rank writes those pieces that are its own.
+    def run_into(
+        self, inputs: Mapping[str, Tensor], sizes: Sizes, outputs: Mapping[str, Tensor]
+    ) -> None:
+        """Runs the program once, for a caller who has checked what the ranks are given.
+
+        Of the outputs, this rank writes those pieces that are its own.
 
         Args:
-            inputs: Global inputs by label, the same on all ranks.
+            inputs: All global inputs by label, as `check_inputs` returns them, the same on all
+                ranks.
+            sizes: All that are open, by name.
             outputs: Memory for global outputs by label, which all ranks see. Others aren't wanted.
 
         Raises:
-            InvalidInputError: As by `run`.
+            InvalidInputError: If weights have no values.
             RuntimeFailure: If this or another rank fails.
         """
-        here, tensors = self._agreed(lambda: inputs, "run")
+        check_present(self.absent)
+        tensors = {name: inputs[label] for label, name in self._names_of_inputs.items()}
         with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
+            here = self._sized.at(sizes)
             results = self._results(here, tensors)
             ports = here.program.signature.outputs
-            for at in plain_outputs(here.program):
+            for at in self._pieces_to_write:
                 if (whole := outputs.get(label_of(ports[at]))) is not None:
-                    for box in here.gathering.own("outputs", at):
-                        place(narrowed(whole, region_of(ports[at])), results[at].cpu(), box)
+                    write_piece(whole, ports[at], results[at].cpu())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor] | None:
         """Runs the program like the model that it was compiled from.
@@ -316,6 +323,14 @@ class Session(Closing):
         self._bounds.check(tensors, here.sizes)
         here.writing_back.check(tensors)
         return here, tensors
+
+    @cached_property
+    def _names_of_inputs(self) -> dict[str, str]:
+        return {label_of(port): port.name for port in user_inputs(self.program)}
+
+    @cached_property
+    def _pieces_to_write(self) -> list[int]:
+        return first_holds(self.deployment, self.rank, plain_outputs(self.program))
 
     @cached_property
     def _bounds(self) -> IndexBounds:
@@ -469,7 +484,8 @@ class Session(Closing):
     def variant(self, deployment: Deployment) -> Session:
         """See `Ranks`."""
         other = copy.copy(self)
-        vars(other).pop("_bounds", None)
+        for derived in ("_bounds", "_names_of_inputs", "_pieces_to_write"):
+            vars(other).pop(derived, None)
         other.deployment = deployment
         with self.supervisor.reported():
             other._specialize()
@@ -559,7 +575,9 @@ class Session(Closing):
 
     def _generated(self, groups: Mapping[str, Group], program: Program) -> Forward:
         """Returns the code of a specialized program."""
-        module = emit(program, groups, self.device, self._in_place)
+        # torch.compile knows all ops, and not all of torch's functions.
+        find_kernel = kernel if self._torch_compile else fast_kernel
+        module = emit(program, groups, self.device, self._in_place, find_kernel)
         self.supervisor.whereabouts.add(module)
         if not self._torch_compile:
             # `forward` and not the module itself: see `control`.

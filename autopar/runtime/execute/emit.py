@@ -42,7 +42,7 @@ from autopar.runtime.execute.control import Call, Repeat
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.joining import joined
-from autopar.runtime.kernels.table import kernel, signature, to_torch
+from autopar.runtime.kernels.table import Kernel, kernel, signature, to_torch
 from autopar.runtime.ports.assumptions import looking
 
 GUARD = "guard"
@@ -54,6 +54,7 @@ def emit(
     groups: Mapping[str, Group],
     device: torch.device | str = "cpu",
     in_place: InPlace | None = None,
+    find_kernel: Callable[[str], Kernel] = kernel,
 ) -> fx.GraphModule:
     """Returns a module that computes `main` of a concrete program.
 
@@ -66,12 +67,14 @@ def emit(
         device: Where ops that create tensors create them.
         in_place: Whether new content is written into stored inputs where that is safe; by default
             the inputs stay as they are.
+        find_kernel: Returns the function that computes an op, by its kind.
 
     Raises:
         InvalidInputError: If there is no kernel for an op.
         RuntimeFailure: If a collective names a group that the rank isn't in.
     """
-    return _Emitter(program, groups, torch.device(device), in_place).module("main")
+    emitter = _Emitter(program, groups, torch.device(device), in_place, find_kernel)
+    return emitter.module("main")
 
 
 class _Emitter:
@@ -81,7 +84,9 @@ class _Emitter:
         groups: Mapping[str, Group],
         device: torch.device,
         in_place: InPlace | None,
+        find_kernel: Callable[[str], Kernel],
     ) -> None:
+        self.kernel = find_kernel
         self.program = program
         self.groups = groups
         self.device = device
@@ -268,7 +273,7 @@ class _Body:
 
     def _compute(self, op: Op) -> None:
         try:
-            function = append if self._appends(op) else kernel(op.kind)
+            function = append if self._appends(op) else self.emitter.kernel(op.kind)
         except InvalidInputError as error:
             raise InvalidInputError(f"{op.loc}: {error}") from error
         node = self._node(op, "call_function", function, *self._arguments(op))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ KEPT_SIZES = 64
 """How many sizes of inputs a rank stays ready for: those of its last calls."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sized:
     """What a rank runs in calls of the same sizes.
 
@@ -27,15 +27,25 @@ class Sized:
         sizes: Those that are open, by name.
         program: Its program, of which the inputs and outputs are at these sizes.
         forward: Computes its outputs of its inputs.
-        gathering: Puts global values together.
-        writing_back: What it writes to its inputs.
+        all_ranks: Returns the deployment at these sizes.
+        rank: This rank.
     """
 
     sizes: Sizes
     program: Program
     forward: Forward
-    gathering: Gathering
-    writing_back: WritingBack
+    all_ranks: Callable[[], Deployment]
+    rank: int
+
+    @cached_property
+    def gathering(self) -> Gathering:
+        """Puts global values together."""
+        return Gathering(self.all_ranks(), self.rank)
+
+    @cached_property
+    def writing_back(self) -> WritingBack:
+        """What the rank writes to its inputs."""
+        return WritingBack(self.program)
 
     def write_back(self, results: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> None:
         """Writes to global inputs what `forward` writes there."""
@@ -75,14 +85,12 @@ class SizedRank:
     def _at(self, items: tuple[tuple[str, int], ...], state: bool) -> Sized:
         sizes = dict(items)
         program = replace(self._program, signature=self._signature.at(sizes, state=state))
+        all_ranks = partial(self._all_ranks, sizes, state)
+        return Sized(sizes, program, self._code.at(sizes), all_ranks, self._rank)
+
+    def _all_ranks(self, sizes: Sizes, state: bool) -> Deployment:
         programs = tuple(
             replace(each, signature=shared.at(sizes, state=state))
             for each, shared in zip(self._deployment.programs, self._shared, strict=True)
         )
-        return Sized(
-            sizes,
-            program,
-            self._code.at(sizes),
-            Gathering(replace(self._deployment, programs=programs), self._rank),
-            WritingBack(program),
-        )
+        return replace(self._deployment, programs=programs)

@@ -77,6 +77,8 @@ def layout_box(layout: Layout, coords: Mapping[str, int]) -> Box:
 
 
 def _extent(size: IntExpr, start: IntExpr, length: IntExpr, coords: Mapping[str, int]) -> Extent:
+    if isinstance(size, int) and isinstance(start, int) and isinstance(length, int):
+        return Extent(size, start, length)
     return Extent(evaluate(size, coords), evaluate(start, coords), evaluate(length, coords))
 
 
@@ -90,8 +92,15 @@ def is_empty(box: Box) -> bool:
     return any(extent.length == 0 for dim in box for extent in dim)
 
 
+def is_whole(box: Box) -> bool:
+    """Returns whether the piece is the whole tensor."""
+    return all(extent.length == extent.size for dim in box for extent in dim)
+
+
 def take(tensor: Tensor, box: Box) -> Tensor:
     """Returns a rank's piece of a global tensor, contiguous; a copy unless it is a plain view."""
+    if is_whole(box):
+        return tensor.contiguous()
     return exposed(tensor, box).reshape(box_shape(box)).contiguous()
 
 

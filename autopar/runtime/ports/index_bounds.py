@@ -22,10 +22,11 @@ from autopar.ir.expr.at_sizes import NO_SIZES, Sizes, as_coords
 from autopar.ir.expr.expression import planned
 from autopar.ir.ops.index.lookups import REARRANGED, Lookup, lookups_of
 from autopar.ir.program import SEED, Function, Op, Program, Value
-from autopar.runtime.execute.code import Code
+from autopar.runtime.execute.code import Code, Forward
 from autopar.runtime.execute.describe import describe_failure, reason_of
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.locate import failing_op
+from autopar.runtime.kernels.bindings import fast_kernel
 from autopar.runtime.ports.ports import is_weight, label_of
 from autopar.runtime.training.rates import is_rate
 
@@ -52,7 +53,10 @@ def _wrong(lookup: Lookup, entries: range, index: Tensor) -> int | None:
 
 def _entries(lookup: Lookup, sizes: Sizes) -> range:
     """Returns the numbers of the entries of a lookup, at sizes that are open."""
-    least, size = (size_at(each, as_coords(sizes)) for each in (lookup.least, lookup.size))
+    least, size = lookup.least, lookup.size
+    if not isinstance(least, int) or not isinstance(size, int):
+        known = as_coords(sizes)
+        least, size = size_at(least, known), size_at(size, known)
     assert isinstance(least, int)
     assert isinstance(size, int)
     return range(least, size)
@@ -97,7 +101,7 @@ class IndexBounds:
             self._indices = tuple(indices)
             program = _part(serial, self._labels, ops, self._indices)
             self._inputs = program.main.inputs
-            self._code = Code(program, {}, lambda concrete: emit(concrete, {}).forward)
+            self._code = Code(program, {}, _generated)
 
     def check(self, inputs: Mapping[str, Tensor], sizes: Sizes = NO_SIZES) -> None:
         """Refuses inputs with an index that is out of range.
@@ -143,6 +147,10 @@ class IndexBounds:
             entries = _entries(each, NO_SIZES)
             if (number := _wrong(each, entries, parts[name].cpu())) is not None:
                 raise InvalidInputError(_refusal(each, entries, number, [self._labels[name]]))
+
+
+def _generated(program: Program) -> Forward:
+    return emit(program, {}, find_kernel=fast_kernel).forward
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from autopar.ir.deployment import Deployment
-from autopar.ir.program import Port, Program
+from autopar.ir.expr.at_rank import port_at
+from autopar.ir.program import BoxDim, Port, Program
 from autopar.runtime.collectives.sending import received_from, send_to_first, sent_to_all
 from autopar.runtime.kernels.table import TORCH_DTYPES
-from autopar.runtime.ports.boxes import Box, box_shape, is_empty, place
-from autopar.runtime.ports.ports import labelled, port_box
+from autopar.runtime.ports.boxes import Box, box_shape, is_empty, narrowed, place
+from autopar.runtime.ports.ports import labelled, port_box, region_of
 
 Side = Literal["inputs", "outputs"]
 
@@ -73,16 +74,12 @@ class Gathering:
         """
         holders = self._holders(side, at)
         if self.rank:
-            for _ in self.own(side, at):
-                send_to_first(mine)
+            for owner, *_ in holders.values():
+                if owner == self.rank:
+                    send_to_first(mine)
             return None
         pieces = ((box, _receive(box, mine, owner).cpu()) for box, (owner, *_) in holders.items())
         return assemble(self._empty(side, at), pieces)
-
-    def own(self, side: Side, at: int) -> list[Box]:
-        """Returns where this rank's piece of a value lies; no box if another one hands it over."""
-        holders = self._holders(side, at)
-        return [box for box, (owner, *_) in holders.items() if owner == self.rank]
 
     def to_all(self, side: Side, at: int, mine: Tensor) -> Tensor:
         """Returns a global value, in main memory, on every rank.
@@ -121,6 +118,34 @@ def piece_holders(deployment: Deployment, side: Side, at: int) -> dict[Box, list
         if not is_empty(box):
             holders.setdefault(box, []).append(rank)
     return holders
+
+
+def first_holds(deployment: Deployment, rank: int, outputs: Iterable[int]) -> list[int]:
+    """Returns the outputs, by position, whose pieces on a rank no rank before it has.
+
+    Sizes may be open: pieces are the same where they are at all sizes.
+    """
+
+    def piece(holder: int, at: int) -> tuple[tuple[BoxDim, ...], ...]:
+        port = ports_of(deployment.program_of(holder), "outputs")[at]
+        return port_at(port, deployment.coords_of(holder)).box
+
+    return [
+        at for at in outputs if all(piece(before, at) != piece(rank, at) for before in range(rank))
+    ]
+
+
+def write_piece(whole: Tensor, port: Port, piece: Tensor) -> None:
+    """Writes a rank's piece of an output, or of a part of one, into its global tensor.
+
+    Args:
+        whole: That, with its parts.
+        port: The output at the rank, whose sizes are numbers.
+        piece: What the rank has.
+    """
+    box = port_box(port, {})
+    if not is_empty(box):
+        place(narrowed(whole, region_of(port)), piece, box)
 
 
 def _receive(box: Box, mine: Tensor, owner: int) -> Tensor:

@@ -173,16 +173,19 @@ def rank_arguments(
         weights: The rank's weights by value name.
         device: Where the pieces go.
     """
-    ports = {port.name: port for port in user_inputs(program)}
+    pieces = {
+        port.name: _piece(port, tensors[port.name], device)
+        for port in user_inputs(program)
+        if port.name not in weights
+    }
+    return tuple(weights[name] if name in weights else pieces[name] for name in program.main.inputs)
 
-    def piece(port: Port) -> Tensor:
-        mine = take(tensors[port.name], port_box(port, {}))
-        # A number goes along with a kernel from main memory, and fused steps take it from there.
-        return mine if is_rate(port) else moved(mine, device)
 
-    return tuple(
-        weights[name] if name in weights else piece(ports[name]) for name in program.main.inputs
-    )
+def _piece(port: Port, tensor: Tensor, device: str) -> Tensor:
+    """Returns a rank's piece of an input, on a device."""
+    mine = take(tensor, port_box(port, {}))
+    # A number goes along with a kernel from main memory, and fused steps take it from there.
+    return mine if is_rate(port) else moved(mine, device)
 
 
 def read_weights(

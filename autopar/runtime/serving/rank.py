@@ -76,7 +76,7 @@ def _answer(session: Session, line: Line) -> None:
             else:
                 assert arena is not None, "the first request brings memory"
                 inputs, outputs = (_tensors(arena, request[each]) for each in ("inputs", "outputs"))
-                session.run_into(inputs, outputs)
+                session.run_into(inputs, request["sizes"], outputs)
         except InvalidInputError as error:
             line.send({"refused": str(error)})
         else:

@@ -14,7 +14,7 @@ from autopar.ir.expr.at_sizes import Sizes
 from autopar.runtime.execute.distributed import Session
 from autopar.runtime.execute.sized import KEPT_SIZES
 from autopar.runtime.execute.virtual import VirtualMesh
-from autopar.runtime.kernels.table import IR_DTYPES
+from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.ports.open_inputs import deployment_at
 from autopar.runtime.serving.arena import Arena, end_of, laid_out
 from autopar.runtime.serving.crew import Crew
@@ -70,13 +70,12 @@ class InProcesses:
 
     def run(self, parts: Parts, sizes: Sizes, outputs: Types) -> dict[str, Tensor]:
         """See `Runner`."""
-        del sizes
         given = laid_out({label: _type_of(label, parts) for label in parts[0]})
         taken = laid_out(outputs, end_of(given.values()))
         arena, is_new = self._arena_of(end_of([*given.values(), *taken.values()]))
         for label, slot in given.items():
             torch.cat([part[label] for part in parts], out=arena.tensor(slot))
-        request = {"inputs": given, "outputs": taken}
+        request = {"inputs": given, "sizes": sizes, "outputs": taken}
         self._crew.ask(request, arena.file if is_new else None, self._seconds)
         return {label: arena.tensor(slot).clone() for label, slot in taken.items()}
 
@@ -112,9 +111,13 @@ class OfOneRank:
 
     def run(self, parts: Parts, sizes: Sizes, outputs: Types) -> dict[str, Tensor]:
         """See `Runner`."""
-        del sizes
-        found = self._session.run({label: _whole(label, parts) for label in parts[0]})
-        return {label: found[label] for label in outputs}
+        inputs = {label: _whole(label, parts) for label in parts[0]}
+        room = {
+            label: torch.empty(shape, dtype=TORCH_DTYPES[dtype])
+            for label, (dtype, shape) in outputs.items()
+        }
+        self._session.run_into(inputs, sizes, room)
+        return room
 
     def reset(self) -> None:
         """See `Runner`."""

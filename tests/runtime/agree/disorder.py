@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from autopar.base.errors import AutoparError
 from autopar.runtime.checkpoint import checkpoint
-from autopar.runtime.execute import emit as emitter
+from autopar.runtime.execute import distributed
 from autopar.runtime.execute.distributed import Session
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.messages import Messages
@@ -287,7 +287,7 @@ def closed_session(processes: Processes, build: Path, folder: Path) -> dict[str,
 def failed(processes: Processes, build: Path, folder: Path) -> tuple[str, dict[str, str]]:
     """Returns what a step says in which an op fails on rank 1, and then each call."""
     if processes.rank == 1:
-        emitter.kernel = _breaking(emitter.kernel)
+        distributed.fast_kernel = _breaking(distributed.fast_kernel)
     trainer = open_trainer(build, processes=processes, **OPTIONS)
     first = ""
     for batch in batches(4):

@@ -33,7 +33,7 @@ from autopar.runtime.collectives.async_collectives import end_sum, start_sum
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.reference import collective
-from autopar.runtime.execute import emit as emitter
+from autopar.runtime.execute import distributed
 from autopar.runtime.execute.distributed import Session
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.patience import Patience
@@ -340,8 +340,10 @@ def fail_at(processes: Processes, build: Path, how: str, timeout: float, victim:
         os.kill(os.getpid(), signal.SIGKILL)
         return self
 
-    original = emitter.kernel
-    emitter.kernel = lambda kind: misbehave if kind == "aten.neg.default" else original(kind)
+    original = distributed.fast_kernel
+    distributed.fast_kernel = lambda kind: (
+        misbehave if kind == "aten.neg.default" else original(kind)
+    )
     started = time.monotonic()
     try:
         with Session(

@@ -16,6 +16,7 @@ from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.locate import failing_op
 from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.stepper import step
+from autopar.runtime.kernels.table import Kernel, kernel
 from tests.runtime.programs import LOOP_SERIAL
 
 CHAIN = """
@@ -37,11 +38,11 @@ func half {
 """
 
 
-def module_of(text: str) -> fx.GraphModule:
-    return emit(specialize(parse_program(text), {}), {})
+def module_of(text: str, find_kernel: Callable[[str], Kernel] = kernel) -> fx.GraphModule:
+    return emit(specialize(parse_program(text), {}), {}, find_kernel=find_kernel)
 
 
-def live_negations(monkeypatch: pytest.MonkeyPatch, run: Callable[[fx.GraphModule], None]) -> int:
+def live_negations(run: Callable[[fx.GraphModule], None]) -> int:
     """Returns how many results of `neg` were alive at most, the one being made not counted."""
     alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
     peak = 0
@@ -54,27 +55,24 @@ def live_negations(monkeypatch: pytest.MonkeyPatch, run: Callable[[fx.GraphModul
         alive.add(result)
         return result
 
-    import autopar.runtime.execute.emit as emitter
+    def find_kernel(kind: str) -> Kernel:
+        return neg if kind == "aten.neg.default" else kernel(kind)
 
-    original = emitter.kernel
-    monkeypatch.setattr(
-        emitter, "kernel", lambda kind: neg if kind == "aten.neg.default" else original(kind)
-    )
-    run(module_of(CHAIN))
+    run(module_of(CHAIN, find_kernel))
     return peak
 
 
-def test_generated_code_drops_values_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_code_drops_values_after_their_last_use() -> None:
     # Only a neg's own operand is alive, and within the call the caller's %a.
-    assert live_negations(monkeypatch, lambda m: m.forward(torch.ones(4))) == 2
+    assert live_negations(lambda m: m.forward(torch.ones(4))) == 2
 
 
-def test_stepping_drops_values_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stepping_drops_values_after_their_last_use() -> None:
     def run(module: fx.GraphModule) -> None:
         with pytest.raises(StopIteration):
             next(step(module, (torch.ones(4),), None))
 
-    assert live_negations(monkeypatch, run) == 2
+    assert live_negations(run) == 2
 
 
 def test_inputs_are_dropped_after_their_last_use() -> None:

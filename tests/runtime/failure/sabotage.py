@@ -16,7 +16,6 @@ from typing import Any
 
 from autopar.runtime.checkpoint import checkpoint
 from autopar.runtime.execute import distributed
-from autopar.runtime.execute import emit as emitter
 
 VARIABLE = "AUTOPAR_TEST_FAULT"
 PLACES = ("start", "handshake", "load", "step", "between", "gather", "save", "close")
@@ -76,8 +75,8 @@ def arm(fault: Fault) -> None:
     distributed.Session.close = close  # type: ignore[method-assign]
     gather = fault.before("gather", distributed.Gathering.outputs)
     distributed.Gathering.outputs = gather  # type: ignore[method-assign]
-    kernel = emitter.kernel
-    emitter.kernel = lambda kind: (
+    kernel = distributed.fast_kernel
+    distributed.fast_kernel = lambda kind: (
         fault.before("step", kernel(kind)) if kind in COMPUTED else kernel(kind)
     )
 

@@ -22,16 +22,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar.frontend.lower.open_sizes import (
-    OpenArgument,
-    OpenSizes,
-    SymSize,
-    Unexpressed,
-    is_static,
-)
+from autopar.frontend.lower.open_sizes import OpenArgument, OpenSizes
 from autopar.frontend.onnx.trace.node import Node
+from autopar.frontend.onnx.trace.shapes import OpenResults
 from autopar.frontend.onnx.trace.values import TensorTree, Translate
-from autopar.ir.expr.expression import prod
 from autopar.ir.ops import is_known
 
 _ORIGIN = "onnx_node"
@@ -49,6 +43,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_open: Whether sizes in shapes may be open; torch is faster where none is.
 
     Attributes:
+        is_open: Whether sizes in shapes may be open.
         graph: ATen ops over placeholders, which stand where they are first read.
         mode: What makes the fake tensors.
         sizes: The open sizes in their shapes.
@@ -63,6 +58,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shape_env)
         # To compare open sizes with those of earlier calls takes longer than to compute new ones.
         self.mode.cache_enabled = not is_open
+        self.is_open = is_open
+        self._results = OpenResults(self.mode, self.sizes)
         self.constants: dict[fx.Node, torch.Tensor] = {}
         self._bodies: dict[Any, Callable[..., Any] | None] = decompositions()
         # By identity: `meta` or `constants` keep the tensors.
@@ -123,29 +120,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise _Writes(f"{func} writes to what it is given")
         if func is torch.ops.aten.lift_fresh.default:
             func = torch.ops.aten.lift_fresh_copy.default
-        result = self._viewed(*args) if func in _VIEWS and not kwargs else None
+        result = self._results.of(func, args, kwargs) if self.is_open else None
         if result is None:
             result = func(*args, **kwargs)
         if isinstance(result, (torch.Tensor, list, tuple)):
             self._record(func, args, kwargs, result)
         return result
-
-    def _viewed(self, tensor: torch.Tensor, sizes: Sequence[SymSize]) -> torch.Tensor | None:
-        """Returns a view of a tensor of open sizes, which takes torch longer than all other ops.
-
-        Returns:
-            None if no size is open, or the sizes don't always have the tensor's elements, or aren't
-            known to: torch says what is wrong then.
-        """
-        if is_static(tensor) and all(isinstance(size, int) for size in sizes):
-            return None
-        try:
-            given, wanted = (list(map(self.sizes.expr, each)) for each in (tensor.shape, sizes))
-        except Unexpressed:
-            return None
-        if prod(given) - prod(wanted) != 0:
-            return None
-        return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
 
     def _body(self, func: Any) -> Callable[..., Any] | None:
         """Returns what computes an op by means of others; None if it stays."""
@@ -196,9 +176,6 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Makes these the graph's outputs, and drops what they don't need but placeholders."""
         self.graph.output(tuple(results))
         self.graph.eliminate_dead_code()
-
-
-_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
 
 def _is_composite(func: Any) -> bool:

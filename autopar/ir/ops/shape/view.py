@@ -213,5 +213,8 @@ UNSAFE = frozenset(
 )
 """Views whose schemas say that they are none."""
 
+SAME_WITH_SAME_SIZES = frozenset((*RESHAPES, "aten.expand.default", "aten.slice.Tensor"))
+"""Ops of one operand that return it as it is, where the result has its sizes."""
+
 FREE = frozenset((*STRIDED, *RESHAPES, "aten.flatten.using_ints"))
 """Ops that take no time: their results are views, or nearly always are."""
