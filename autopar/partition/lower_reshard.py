@@ -311,7 +311,7 @@ _OPS = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
-    "reblock": _redistribute,
+    "redistribute": _redistribute,
     "slice": _slice,
     "to_partial": _to_partial,
     "reshape_empty": _reshape_empty,

@@ -17,6 +17,7 @@ from autopar.annotate import (
     apply_pins,
     refuse_unexecuted,
 )
+from autopar.base.collector import paused_collector
 from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.plan import Plan
@@ -52,6 +53,7 @@ PASSES = ("annotate", *(each.name for each in ORDER))
 INHERITED = Origin("inherited", "stored as for the first batch")
 
 
+@paused_collector()
 def compile_program(
     program: Program,
     options: CompileOptions,

@@ -136,7 +136,7 @@ class LayoutGraph:
         seconds = self.model.point_to_point(moved.elements * row, axes, moved.messages)
         seconds = self._stored(nbytes, seconds)
         place = Place(position, 1, new.size, 1)
-        yield Step("reblock", axes, (after, partial), seconds, nbytes, target=place)
+        yield Step("redistribute", axes, (after, partial), seconds, nbytes, target=place)
 
     def _all_moves(self, state: State, itemsize: int) -> Iterator[Step]:
         dims, partial = state

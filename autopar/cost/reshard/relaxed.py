@@ -39,7 +39,7 @@ KINDS = (
     "all_reduce",
     "reduce_scatter",
     "permute",
-    "reblock",
+    "redistribute",
 )
 """Their names."""
 
@@ -146,7 +146,7 @@ class Relaxed:
             case "all_to_all":
                 seconds = model.all_to_all(has, move.axes)
             case _:
-                grows = is_even and kind == "reblock"
+                grows = is_even and kind == "redistribute"
                 messages = math.ceil(move.parts_before / move.parts_after) if grows else 1
                 seconds = model.point_to_point(left, move.axes, messages)
         return seconds + model.local_copy(left)

@@ -15,7 +15,7 @@ class Move:
     Attributes:
         kind: `all_gather`, `all_reduce`, `reduce_scatter` and `all_to_all` are those collectives.
             `permute` sends every process's piece to one other, which the axes of the new layout
-            name; `reblock` cuts a dimension into the blocks of other axes. Local are `slice`;
+            name; `redistribute` cuts a dimension into the blocks of other axes. Local are `slice`;
             `to_partial`, which keeps the tensor on the first process of the axis and puts the
             monoid's identity elsewhere; and `reshape_empty`, which gives a tensor without elements
             its new local shape. Between slices of a mesh lead `restrict`, after which only the

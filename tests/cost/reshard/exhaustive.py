@@ -114,7 +114,7 @@ class Exhaustive:
             "all_gather": lambda: model.all_gather(had * count, axes),
             "all_to_all": lambda: model.all_to_all(max(had, has), axes),
             "permute": lambda: model.point_to_point(has, axes),
-            "reblock": lambda: self._redistribute_seconds(edge, has, model),
+            "redistribute": lambda: self._redistribute_seconds(edge, has, model),
         }
         return wire[kind]() + model.local_copy(has) + padding
 
@@ -224,7 +224,7 @@ class Exhaustive:
                     after = (_with(dims, at, recut), partial)
                     if axes and after != node and recut == (SubDim(dim[0].size, axes),):
                         group = tuple(sorted({*axes, *dim[0].axes}))
-                        yield "reblock", group, node, after
+                        yield "redistribute", group, node, after
 
 
 def _with(dims: tuple[DimLayout, ...], at: int, dim: DimLayout) -> tuple[DimLayout, ...]:

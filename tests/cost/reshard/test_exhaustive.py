@@ -132,7 +132,7 @@ def sent(source: Layout, moves: Sequence[Move]) -> float:
             total += model.all_reduce(before, move.axes)
         elif move.kind == "reduce_scatter":
             total += model.reduce_scatter(after * count, move.axes)
-        elif move.kind in ("permute", "reblock"):
+        elif move.kind in ("permute", "redistribute"):
             total += after
         before = after
     return total
