@@ -12,10 +12,11 @@ the model has been compiled once for another mesh; the median of several counts.
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -43,20 +44,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5, help="compilations of each kind")
+    parser.add_argument("--meshes", nargs="*", default=MESHES, help="for which to compile")
     parser.add_argument("--calls", type=int, default=200, help="pairs of calls")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        compiling(options.rounds)
+        compiling(options.rounds, options.meshes)
         calling(Path(folder), options.calls)
 
 
-def compiling(rounds: int) -> None:
+def compiling(rounds: int, meshes: Sequence[str]) -> None:
     """Prints what compiling takes."""
     print(f"{'':38}{'static':>12}{'open':>12}{'ratio':>8}")
     compile_once("3x2", "auto", STATIC)
     compile_once("3x2", "auto", OPEN)
-    for mesh in MESHES:
+    # Whether a process collects what was there before its compilation is up to chance.
+    gc.collect()
+    gc.freeze()
+    for mesh in meshes:
         for strategy in STRATEGIES[mesh]:
             turns = [
                 [in_own_process(mesh, strategy, dims) for dims in (STATIC, OPEN)]
