@@ -36,6 +36,8 @@ def compile(
     optimizer: Optimizer | None = None,
     clip_grad_norm: float | None = None,
     accumulate: int = 1,
+    pipeline: str = "",
+    schedule: str = "1f1b",
     autocast: torch.dtype | None = None,
     master_dtype: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
@@ -76,6 +78,11 @@ def compile(
             Where torch has a fused kernel for it, that is used, unless it says `fused=False`.
         clip_grad_norm: The largest norm of all gradients together.
         accumulate: Number of microbatches that a batch is cut into.
+        pipeline: The mesh axis along which the stages of the model lie, which
+            `annotate.pipeline_stage` marks: stage s runs on index s, modulo the size of the axis.
+            Microbatches pass from stage to stage.
+        schedule: In which order: `1f1b` (with several stages per index, the interleaved one), or
+            `gpipe`.
         autocast: The dtype of matrix products, as `torch.autocast` has it.
         master_dtype: What trained parameters of fewer bits are stored and updated in, as
             `torch.float32` for a model in bfloat16.
@@ -161,6 +168,7 @@ def compile(
         plan=plan,
         activations=activations,
     )
+    options = options.in_stages(pipeline, schedule)
     known = None if options.any_shape else options.mesh
     captured = capture(model, example_inputs, recipe, known, dynamic)
     serial = with_state(captured.program, state or {})

@@ -32,6 +32,7 @@ from autopar.annotate.pins import (
     apply_pins_of,
     parse_pin,
 )
+from autopar.annotate.stages import apply_stages, stage_places
 from autopar.annotate.unexecuted import refuse_unexecuted
 from autopar.ir.mesh import ProcessMesh
 
@@ -54,6 +55,7 @@ __all__ = [
     "apply_op_pins",
     "apply_pins",
     "apply_pins_of",
+    "apply_stages",
     "as_mesh",
     "load_annotations",
     "offload",
@@ -64,6 +66,7 @@ __all__ = [
     "shard",
     "shard_mask",
     "shard_op",
+    "stage_places",
 ]
 
 _HOMES = {

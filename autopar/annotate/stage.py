@@ -18,12 +18,12 @@ def pipeline_stage(stage: int) -> AbstractContextManager[object]:
         with pipeline_stage(1):
             x = self.upper(x)
 
-    Recorded in the program, as `Op.stage`. Compiling refuses stages other than 0 and names the
-    line, as pipelines aren't carried out yet. Instead, put a part of the model on a slice of the
-    mesh, by `shard(x, mesh["pp", 1], ...)`.
+    Recorded in the program, as `Op.stage`. `autopar.compile(..., pipeline="pp")` runs stages along
+    an axis of the mesh, and microbatches pass from one to the next.
 
     Args:
-        stage: The number of the stage, from 0 on. What is in none is in stage 0.
+        stage: The number of the stage, from 0 on. What is in none is in the stage of what it
+            reads.
 
     Raises:
         AnnotationError: If the number is no integer >= 0.

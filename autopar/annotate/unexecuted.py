@@ -12,13 +12,17 @@ from autopar.base.errors import AnnotationError, Loc
 from autopar.ir.program import Program, Value
 
 
-def refuse_unexecuted(program: Program) -> None:
+def refuse_unexecuted(program: Program, pipeline: str = "") -> None:
     """Checks that a program asks for nothing that isn't carried out yet.
+
+    Args:
+        program: The program.
+        pipeline: The mesh axis along which its stages lie; "" if there is none.
 
     Raises:
         AnnotationError: If it does. Names all such places.
     """
-    problems = [*_of_values(program), *_of_ops(program)]
+    problems = [*_of_values(program), *([] if pipeline else _of_ops(program))]
     if problems:
         raise AnnotationError(
             "\n".join(["the program asks for what isn't carried out yet; remove:", *problems])
@@ -43,7 +47,8 @@ def _of_ops(program: Program) -> Iterator[str]:
         first.setdefault(op.stage, op.loc)
     for stage, loc in sorted(first.items()):
         if stage:
-            yield f"  - {loc}: pipeline_stage({stage})"
+            remedy = "or compile with pipeline= an axis of the mesh"
+            yield f"  - {loc}: pipeline_stage({stage}); {remedy}"
 
 
 def _place(value: Value) -> str:

@@ -191,7 +191,7 @@ def _on_slices(problem: Problem, decided: Callable[[Graph, Unfit], Decided]) -> 
         return write_solution(function, made.solution)
 
     main = prepared(problem.program.main)
-    done = complete_slices(main, find_places(main), problem.mesh, completed)
+    done = complete_slices(main, find_places(main, problem.stages), problem.mesh, completed)
     _check_fit(unfit)
     return Plan(with_main(problem.program, done), tuple(remarks))
 

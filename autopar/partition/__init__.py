@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from autopar.partition.coalesce import Coalesce
+from autopar.partition.pipeline import Order
 from autopar.partition.prefetch import Prefetch
 from autopar.partition.recompute import Recompute
 from autopar.partition.spmd import Partition
 
-__all__ = ["Coalesce", "Partition", "Prefetch", "Recompute"]
+__all__ = ["Coalesce", "Order", "Partition", "Prefetch", "Recompute"]

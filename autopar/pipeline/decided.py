@@ -74,7 +74,13 @@ class Decided:
     def lowering(self) -> Lowering:
         """The passes from plans to what ranks run."""
         options = self.options
-        return Lowering(options.cluster, self.problem.planner, options.phases_apart)
+        return Lowering(
+            options.cluster,
+            self.problem.planner,
+            options.phases_apart,
+            pipeline=options.pipeline,
+            schedule=options.schedule,
+        )
 
     @cached_property
     def ranks(self) -> Program:

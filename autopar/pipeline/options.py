@@ -18,6 +18,7 @@ from autopar.annotate import (
     load_annotations,
     parse_pin,
 )
+from autopar.base.arguments import TEXT, Kind, expect
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
@@ -25,6 +26,7 @@ from autopar.cost import Cluster
 from autopar.ir.mesh import ProcessMesh
 from autopar.mapping import Placement, parse_placement
 from autopar.mapping.placement import given
+from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from autopar.pipeline.arguments import (
     DEFAULTS,
     CompileArguments,
@@ -33,6 +35,8 @@ from autopar.pipeline.arguments import (
     in_python,
     on_command_line,
 )
+
+_SCHEDULE = Kind(lambda value: value in SCHEDULES, " or ".join(map(repr, SCHEDULES)))
 
 NO_PRESETS = "none"
 """As a strategy in text: nothing but the user's pins."""
@@ -59,6 +63,8 @@ class CompileOptions:
         activations: What becomes of activations until the backward pass, where the user says it.
         any_shape: Whether the mesh only says how many processes there are, and its shape is
             searched.
+        pipeline: The mesh axis along which the stages of a pipeline lie; "" for no pipeline.
+        schedule: In which order processes do their parts of it.
     """
 
     mesh: ProcessMesh
@@ -76,6 +82,8 @@ class CompileOptions:
     apart: bool = False
     activations: tuple[ActivationPin, ...] = ()
     any_shape: bool = False
+    pipeline: str = ""
+    schedule: str = DEFAULT_SCHEDULE
 
     @classmethod
     def from_arguments(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
@@ -115,6 +123,16 @@ class CompileOptions:
             if said.any_shape or arguments.get("plan") is None:
                 _finished(said, None, on_command_line)
         return replace(_finished(said, arguments.get("plan"), on_command_line), verify=verify)
+
+    def in_stages(self, pipeline: str, schedule: str) -> CompileOptions:
+        """Returns the options of a pipeline along an axis of the mesh; "" for none.
+
+        Raises:
+            InvalidInputError: If there is no such schedule.
+        """
+        expect(TEXT, pipeline=pipeline)
+        expect(_SCHEDULE, schedule=schedule)
+        return replace(self, pipeline=pipeline, schedule=schedule)
 
     def with_file(self, path: Path, spelled: Spelling = in_python) -> CompileOptions:
         """Returns the options with what an annotation file or a plan says besides.

@@ -15,7 +15,9 @@ from autopar.annotate import (
     apply_mesh,
     apply_op_pins,
     apply_pins,
+    apply_stages,
     refuse_unexecuted,
+    stage_places,
 )
 from autopar.base.collector import paused_collector
 from autopar.base.units import human_bytes
@@ -108,7 +110,9 @@ def _compiled(
         for observer in observers:
             observer(name, done)
 
-    problem = Problem.from_program(annotated(program, options, seen), options.cluster)
+    pinned = annotated(program, options, seen)
+    stages = stage_places(pinned, options.pipeline)
+    problem = Problem.from_program(pinned, options.cluster, stages=stages)
     lowering = lowering_of(problem, options, store)
     plan = found.plan if found is not None else planned(problem, lowering, options, watch)
     # What is known of ops takes memory, and only what is known of reshards is used below.
@@ -153,8 +157,9 @@ def annotated(program: Program, options: CompileOptions, seen: Observer = unseen
         program = apply_pins(program, options.mesh, options.pins)
     program = apply_op_pins(program, options.op_pins)
     program = apply_activations(program, options.activations)
+    program = apply_stages(program, options.pipeline)
     seen("annotate", program)
-    refuse_unexecuted(program)
+    refuse_unexecuted(program, options.pipeline)
     return program
 
 
@@ -166,7 +171,14 @@ def planned(problem: Problem, lowering: Lowering, options: CompileOptions, watch
 
 def lowering_of(problem: Problem, options: CompileOptions, store: Store | None = None) -> Lowering:
     """Returns the passes from plans of a problem to what ranks run."""
-    return Lowering(options.cluster, problem.planner, options.phases_apart, store)
+    return Lowering(
+        options.cluster,
+        problem.planner,
+        options.phases_apart,
+        store,
+        options.pipeline,
+        options.schedule,
+    )
 
 
 def fastest_mesh(

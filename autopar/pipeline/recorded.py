@@ -7,6 +7,8 @@ afterwards what else it could have been.
     effort: 1.0
     placement: "identity"
     phases_apart: false
+    pipeline: ""
+    schedule: "1f1b"
     activations: [["layers.*", "recompute"]]
     cluster:
       name: "h100"
@@ -31,6 +33,7 @@ from autopar.cost.cluster_text import cluster_text
 from autopar.ir.builds.files import OPTIONS, Build
 from autopar.mapping import Placement
 from autopar.mapping.placement import NAMED
+from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
 from autopar.pipeline.options import CompileOptions
 
 
@@ -50,6 +53,8 @@ def _known(options: CompileOptions) -> dict[str, Any]:
         "effort": options.effort,
         "placement": options.placement,
         "phases_apart": options.phases_apart,
+        "pipeline": options.pipeline,
+        "schedule": options.schedule,
         "activations": [[pin.pattern, pin.choice] for pin in options.activations],
     }
 
@@ -83,6 +88,8 @@ def recorded_options(build: Build) -> CompileOptions:
         memory_bytes=_field(content, "memory", place, int),
         time_limit=_field(content, "time_limit", place, int, float),
         effort=_field(content, "effort", place, int, float) or 1.0,
+        pipeline=_field(content, "pipeline", place, str) or "",
+        schedule=_field(content, "schedule", place, str) or DEFAULT_SCHEDULE,
         activations=tuple(_activations(content.get("activations"), place)),
     )
 

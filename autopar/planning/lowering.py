@@ -9,9 +9,10 @@ from autopar.completion import Legalize
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.passes import Pass, with_options
 from autopar.ir.program import Program
-from autopar.partition import Coalesce, Partition, Prefetch
+from autopar.partition import Coalesce, Order, Partition, Prefetch
+from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
 
-LOWERING: tuple[type[Pass], ...] = (Partition, Coalesce, Prefetch)
+LOWERING: tuple[type[Pass], ...] = (Partition, Order, Coalesce, Prefetch)
 """The passes behind legalization, in their order. Their options are fields of `Lowering`."""
 
 Observer = Callable[[str, Program], None]
@@ -45,12 +46,16 @@ class Lowering:
         phases_apart: Whether the forward pass must not wait for anything of the backward pass.
         store: Says of a legalized program how inputs and outputs are to be stored, where that isn't
             how its ops want them.
+        pipeline: The mesh axis along which the stages of a pipeline lie; "" if there is none.
+        schedule: In which order their parts run.
     """
 
     cluster: Cluster
     planner: ReshardPlanner = field(repr=False)
     phases_apart: bool = False
     store: Callable[[Program], Program] | None = None
+    pipeline: str = ""
+    schedule: str = DEFAULT_SCHEDULE
 
     def __call__(self, completed: Program, seen: Observer = unseen) -> Lowered:
         """Returns a completed program lowered.

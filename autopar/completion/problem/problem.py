@@ -7,7 +7,7 @@ differ in their pins share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -21,7 +21,7 @@ from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import CallTable
 from autopar.completion.problem.space import Space
 from autopar.completion.propagate.bodies import calls_on
-from autopar.completion.submesh.where import Places, find_places
+from autopar.completion.submesh.where import NO_STAGES, Place, Places, find_places
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.layout import Origin
 from autopar.ir.mesh import ProcessMesh
@@ -59,15 +59,21 @@ class Problem:
         program: The serial program. Only what is pinned has a layout or a choice.
         cluster: The hardware whose costs decide.
         calls: What is known of ops and reshards on the mesh; shared by problems with other pins.
+        stages: The slice of the mesh on which each stage of a pipeline runs.
     """
 
     program: Program
     cluster: Cluster
     calls: CallTable = field(repr=False)
+    stages: Mapping[int, Place] = field(default_factory=dict)
 
     @classmethod
     def from_program(
-        cls, program: Program, cluster: Cluster, planner: ReshardPlanner | None = None
+        cls,
+        program: Program,
+        cluster: Cluster,
+        planner: ReshardPlanner | None = None,
+        stages: Mapping[int, Place] = NO_STAGES,
     ) -> Problem:
         """Returns the problem of completing a program.
 
@@ -75,13 +81,14 @@ class Problem:
             program: With its mesh and pins.
             cluster: The hardware.
             planner: Knows reshards on the mesh already; None if there is none that does.
+            stages: The slice of the mesh on which each stage of a pipeline runs, if there is one.
 
         Raises:
             AnnotationError: If the program has no mesh.
         """
         if program.mesh is None:
             raise AnnotationError("the program has no mesh; annotate it with one first")
-        return cls(program, cluster, calls_on(Space(program.mesh, cluster, planner)))
+        return cls(program, cluster, calls_on(Space(program.mesh, cluster, planner)), stages)
 
     @classmethod
     def behind(cls, completed: Program, cluster: Cluster) -> Problem:
@@ -94,7 +101,8 @@ class Problem:
         main = completed.main
         values = {name: _free(value) for name, value in main.values.items()}
         ops = tuple(_free(op) for op in main.ops)
-        return cls.from_program(completed.with_main(replace(main, values=values, ops=ops)), cluster)
+        free = completed.with_main(replace(main, values=values, ops=ops))
+        return cls.from_program(free, cluster, stages=_stages_behind(main))
 
     def with_pins(self, pins: Iterable[Pinned]) -> Problem:
         """Returns the problem with other pins, which shares what is known of costs.
@@ -126,7 +134,7 @@ class Problem:
     @cached_property
     def places(self) -> Places:
         """Where on the mesh its ops run, and its values are kept."""
-        return find_places(self.program.main)
+        return find_places(self.program.main, self.stages)
 
     @cached_property
     def ways(self) -> tuple[Way, ...]:
@@ -153,6 +161,13 @@ def _prepared(program: Program) -> Program:
 
 def _free(item: Item) -> Item:
     return item if _is_by_user(item.origin) else replace(item, dist=None, origin=None)
+
+
+def _stages_behind(completed: Function) -> Mapping[int, Place]:
+    """Returns where the stages of a completed function run; nothing if it is no pipeline."""
+    forward = [op for op in completed.ops if op.phase == "forward" and op.dist is not None]
+    found = {op.stage: frozenset(op.dist.mesh.fixed) for op in forward if op.dist is not None}
+    return found if any(found) else NO_STAGES
 
 
 def _is_by_user(origin: Origin | None) -> bool:

@@ -11,6 +11,7 @@ computed from it follows:
   gradients, the optimizer's state and new contents lie where what they belong to lies.
 * Backward ops and updates run where their results are wanted, as far as that is within the slice of
   their operands or beside it: gradients follow their forward values.
+* Where there is a pipeline, ops run where their stages do, but for updates.
 * What follows from no mark is on the whole mesh, and so are the outputs of the program.
 
 A place is the set of axes that are fixed at an index; the whole mesh is the empty one. So the
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from autopar.ir.layout import Layout
 from autopar.ir.program import STORED_ROLES, Function, Op
@@ -29,6 +31,8 @@ Place = frozenset[tuple[str, int]]
 """The fixed axes of a slice, with their indices."""
 
 WHOLE: Place = frozenset()
+
+NO_STAGES: Mapping[int, Place] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,18 @@ def place_of(layout: Layout) -> Place:
     return frozenset(layout.mesh.fixed)
 
 
-def find_places(function: Function) -> Places:
-    """Returns where the ops of a serial function run, as its pins have it."""
+def find_places(function: Function, stages: Mapping[int, Place] = NO_STAGES) -> Places:
+    """Returns where the ops of a serial function run, as its pins and stages have it.
+
+    Args:
+        function: The function.
+        stages: Where each stage of a pipeline runs; nothing if there is no pipeline.
+    """
     pinned = {name: place_of(v.dist) for name, v in function.values.items() if v.dist is not None}
-    if not any(pinned.values()):
+    if not stages and not any(pinned.values()):
         everywhere = dict.fromkeys((op.results for op in function.ops), WHOLE)
         return Places(everywhere, dict.fromkeys(function.values, WHOLE))
-    return _Finder(function, pinned).find()
+    return _Finder(function, pinned, stages).find()
 
 
 @dataclass
@@ -69,6 +78,7 @@ class _Finder:
 
     function: Function
     pinned: Mapping[str, Place]
+    stages: Mapping[int, Place]
     ops: dict[tuple[str, ...], Place] = field(default_factory=dict)
     values: dict[str, Place] = field(default_factory=dict)
     """Where values are kept, of those for which it is known so far."""
@@ -80,12 +90,14 @@ class _Finder:
         forward = [op for op in function.ops if op.phase == "forward"]
         backward = [op for op in function.ops if op.phase != "forward"]
         for op in forward:
-            self._put(op, self._sent(op) or self._of_operands(op))
+            self._put(op, self._staged(op) or self._sent(op) or self._of_operands(op))
         for op in reversed(forward):
             self._put(op, self._of_readers(op, ("forward",)))
         self._put_inputs(("forward",))
         self._put_belongings()
         near = self._near(backward)
+        for op in backward:
+            self._put(op, self._staged(op))
         for op in reversed(backward):
             self._put(op, _wanted(near[op.results], self._of_readers(op)))
         for op in reversed(forward):
@@ -127,6 +139,10 @@ class _Finder:
         self.ops[op.results] = place
         for name in op.results:
             self.values[name] = self.pinned.get(name, self.values.get(name, place))
+
+    def _staged(self, op: Op) -> Place | None:
+        """Returns where the stage of an op runs; None if it is in none."""
+        return None if op.phase == "update" else self.stages.get(op.stage)
 
     def _sent(self, op: Op) -> Place | None:
         """Returns the slice to which marks send all results of an op, if an operand is there too.

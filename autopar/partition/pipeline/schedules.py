@@ -1,0 +1,184 @@
+"""Schedules: in which order each process of a pipeline does its parts of a step.
+
+A part, or *task*, is the forward or the backward pass of a stage for a microbatch. A forward pass
+waits for that of the stage before, a backward pass for that of the stage behind.
+
+    >>> [text(tasks) for tasks in SCHEDULES["1f1b"](Pipeline(2, 2, 3))]
+    ['f0 f1 b0 f2 b1 b2', 'f0 b0 f1 b1 f2 b2']
+
+Who adds a schedule writes a function of a pipeline that returns the tasks of each process in order,
+and gives it a name in `SCHEDULES`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from typing import NamedTuple
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+class Task(NamedTuple):
+    """A part of a step.
+
+    Attributes:
+        stage: The stage.
+        microbatch: The microbatch.
+        phase: FORWARD or BACKWARD.
+    """
+
+    stage: int
+    microbatch: int
+    phase: str
+
+
+Orders = Sequence[Sequence[Task]]
+"""The tasks of each process, in order."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What is to be scheduled.
+
+    Attributes:
+        processes: How many there are along the axis of the stages.
+        stages: How many there are; stage s runs on process s modulo the processes.
+        microbatches: How many a batch is cut into.
+    """
+
+    processes: int
+    stages: int
+    microbatches: int
+
+    def process_of(self, stage: int) -> int:
+        """Returns where a stage runs."""
+        return stage % self.processes
+
+    def stages_of(self, process: int) -> range:
+        """Returns the stages that run on a process."""
+        return range(process, self.stages, self.processes)
+
+    def has(self, task: Task) -> bool:
+        """Returns whether a task is one of its own."""
+        return task.stage < self.stages and task.microbatch < self.microbatches
+
+    def rounded(self, number: int) -> int:
+        """Returns the next multiple of the number of processes."""
+        return -(-number // self.processes) * self.processes
+
+    def tasks(self, process: int, phase: str) -> list[Task]:
+        """Returns the tasks of a process in a phase, as they arrive.
+
+        As many microbatches as there are processes pass a stage before the next one's turn.
+        """
+        stages = self.stages_of(process)
+        ordered = stages if phase == FORWARD else reversed(stages)
+        turns = {stage: turn for turn, stage in enumerate(ordered)}
+        found = [Task(s, m, phase) for s in stages for m in range(self.microbatches)]
+        return sorted(found, key=lambda t: (t.microbatch // self.processes, turns[t.stage], t))
+
+    def awaited(self, task: Task) -> Task | None:
+        """Returns the task that must be done before; None if it can begin at once."""
+        if task.phase == FORWARD:
+            return task._replace(stage=task.stage - 1) if task.stage else None
+        if task.stage == self.stages - 1:
+            return task._replace(phase=FORWARD)
+        return task._replace(stage=task.stage + 1)
+
+
+def gpipe(pipeline: Pipeline) -> Orders:
+    """First the forward pass of all microbatches, which are all kept until the backward pass."""
+    return [
+        [*pipeline.tasks(process, FORWARD), *pipeline.tasks(process, BACKWARD)]
+        for process in range(pipeline.processes)
+    ]
+
+
+def one_forward_one_backward(pipeline: Pipeline) -> Orders:
+    """As many forward passes as are under way until the first one returns; then both in turns.
+
+    Narayanan et al., 2021; with several stages on a process, the interleaved schedule of that.
+    """
+    # What lacks to full rounds, of stages or microbatches, is left out afterwards: in turns of
+    # other lengths processes would wait for one another.
+    stages, microbatches = map(pipeline.rounded, (pipeline.stages, pipeline.microbatches))
+    full = replace(pipeline, stages=stages, microbatches=microbatches)
+    return [
+        [task for task in _in_turns(full, process) if pipeline.has(task)]
+        for process in range(pipeline.processes)
+    ]
+
+
+def _in_turns(pipeline: Pipeline, process: int) -> list[Task]:
+    forward, backward = (pipeline.tasks(process, phase) for phase in (FORWARD, BACKWARD))
+    rounds = len(pipeline.stages_of(process))
+    behind = pipeline.processes - process - 1
+    first = behind if rounds <= 1 else 2 * behind + (rounds - 1) * pipeline.processes
+    both = chain.from_iterable(zip_longest(forward[first:], backward))
+    return [*forward[:first], *(task for task in both if task is not None)]
+
+
+SCHEDULES: Mapping[str, Callable[[Pipeline], Orders]] = {
+    "1f1b": one_forward_one_backward,
+    "gpipe": gpipe,
+}
+"""By the names that users say."""
+
+DEFAULT_SCHEDULE = "1f1b"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When tasks run if each process does its tasks in order, each as soon as it can.
+
+    Attributes:
+        begin, end: When each begins and is done.
+    """
+
+    begin: Mapping[Task, float]
+    end: Mapping[Task, float]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, orders: Orders, seconds: Callable[[Task], float]) -> Clock:
+        """Returns it.
+
+        Args:
+            pipeline: The pipeline.
+            orders: The tasks of each process.
+            seconds: What a task takes.
+
+        Raises:
+            ValueError: If processes wait for one another.
+        """
+        begin: dict[Task, float] = {}
+        end: dict[Task, float] = {}
+        free = [0.0 for _ in orders]
+        left = [deque(tasks) for tasks in orders]
+
+        def can_begin(process: int) -> bool:
+            awaited = pipeline.awaited(left[process][0]) if left[process] else None
+            return bool(left[process]) and (awaited is None or awaited in end)
+
+        while any(left):
+            process = next(filter(can_begin, range(len(left))), None)
+            if process is None:
+                raise ValueError(f"{pipeline}: all processes wait for one another")
+            while can_begin(process):
+                task = left[process].popleft()
+                awaited = pipeline.awaited(task)
+                begin[task] = max(free[process], end[awaited] if awaited else 0.0)
+                free[process] = end[task] = begin[task] + seconds(task)
+        return cls(begin, end)
+
+    @property
+    def seconds(self) -> float:
+        """When all is done."""
+        return max(self.end.values(), default=0.0)
+
+
+def text(tasks: Sequence[Task]) -> str:
+    """Returns tasks as text: phases and microbatches."""
+    return " ".join(f"{task.phase[0]}{task.microbatch}" for task in tasks)
