@@ -16,6 +16,15 @@ SECONDS = 600.0
 """After which a process is killed: no test takes so long on the slowest machine."""
 
 CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = [
+    "torch.distributed",
+    "torch._dynamo",
+    "autopar.modules",
+    "autopar.parallel",
+    "autopar.runtime.execute.distributed",
+    "tests.runtime.execute.targets",
+]
+"""Modules that processes are forked with: most import them, which takes seconds of each."""
 
 
 def run_ranks(count: int, target: Callable[..., Any], *args: Any, size: int = 0) -> list[Any]:
@@ -24,14 +33,7 @@ def run_ranks(count: int, target: Callable[..., Any], *args: Any, size: int = 0)
     A process that raised gives the exception's text behind `"! "`, one that was killed its exit
     code.
     """
-    CONTEXT.set_forkserver_preload(
-        [
-            "torch",
-            "torch.distributed",
-            "autopar.runtime.execute.distributed",
-            "tests.runtime.execute.targets",
-        ]
-    )
+    CONTEXT.set_forkserver_preload(PRELOADED)
     port = _free_port()
     ranks = []
     for rank in range(count):
