@@ -8,7 +8,8 @@ times the work per op.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -61,7 +62,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.is_open = is_open
         self._results = OpenResults(self.mode, self.sizes)
         self.constants: dict[fx.Node, torch.Tensor] = {}
-        self._bodies: dict[Any, Callable[..., Any] | None] = decompositions()
+        self._bodies: dict[Any, Callable[..., Any] | None] = dict(decompositions())
         # By identity: `meta` or `constants` keep the tensors.
         self._nodes: dict[int, fx.Node] = {}
         self._origin: Node | None = None
@@ -206,11 +207,13 @@ def stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
         return FakeTensor(mode, meta, torch.device("cpu"))
 
 
-def decompositions() -> dict[Any, Any]:
+@cache
+def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """Returns the core ATen decompositions but those of ops that stay whole.
 
     These have a rule and a kernel of their own, which is faster than what they are decomposed to,
     as that of silu. What has a rule alone is mostly another spelling: t and transpose are permute.
+    Torch looks through all registered ops for its table, which takes longer than a small model.
     """
     table: dict[Any, Any] = dict(torch.export.default_decompositions())
     return {op: body for op, body in table.items() if not _stays_whole(op)}
