@@ -1,6 +1,6 @@
-"""onnx's backend suite: the import on its whole static profile, all passes on a sample of it.
+"""onnx's backend suite: the import on every fourth case of its static profile, all passes on a few.
 
-`make onnx-suite` runs all passes on the whole profile.
+`make onnx-suite` runs all passes on the whole profile, and a test that is slow the import.
 """
 
 from __future__ import annotations
@@ -30,9 +30,16 @@ from tests.onnx_suite.profile import freeze, outside
 SMALL_KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 IN_PROFILE = 1622
 PER_FAMILY = 2
-FINER = 3
+SHARE = 4
+"""Every such case is imported; names that follow one another are mostly of one operator."""
+
+FINER = {"test_attention_4d_causal_fp16_expanded", "test_dft_inverse", "test_dft_inverse_opset19"}
 """Cases whose expected outputs are rounded more than their tolerance allows; see `exact`."""
-DRAWN = 10
+DRAWN = {
+    *(f"test_bernoulli{which}" for which in ("", "_double", "_seed")),
+    *(f"test_bernoulli{which}_expanded" for which in ("", "_double", "_seed")),
+    *(f"test_training_dropout{which}" for which in ("", "_default", "_default_mask", "_mask")),
+}
 """Cases of random numbers."""
 REFUSED = 9
 """Cases that the import refuses: images to decode."""
@@ -68,25 +75,26 @@ def sample(cases: list[Case]) -> Iterator[Case]:
         )
 
 
-def test_import(profile: list[Case], tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [SHARE, pytest.param(1, marks=pytest.mark.slow)])
+def test_import(share: int, profile: list[Case], tmp_path: Path) -> None:
     assert len(profile) == IN_PROFILE
-    wrong, refused = imported(profile, tmp_path)
-    assert len(wrong) <= FINER + DRAWN, "\n".join(wrong)
+    wrong, refused = imported(profile[::share], profile, tmp_path)
+    assert wrong.keys() <= FINER | DRAWN, wrong
     assert refused <= REFUSED
 
 
 def test_import_outside_of_the_profile(everything: list[Case], tmp_path: Path) -> None:
     cases = [case for case in everything if outside(case)]
-    wrong, refused = imported(cases, tmp_path)
+    wrong, refused = imported(cases, cases, tmp_path)
     assert not wrong
     assert refused < len(cases) / 2
 
 
-def imported(cases: list[Case], folder: Path) -> tuple[list[str], int]:
+def imported(cases: list[Case], everything: list[Case], folder: Path) -> tuple[dict[str, str], int]:
     """Returns what is wrong with cases that are imported and run eagerly, and how many are not."""
-    operators = {case.name: case.proto for case in cases}
+    operators = {case.name: case.proto for case in everything}
     path = folder / "model.onnx"
-    wrong, refused = [], 0
+    wrong, refused = {}, 0
     for case in cases:
         proto, inputs = freeze(case, operators)
         path.write_bytes(proto.SerializeToString())
@@ -95,7 +103,7 @@ def imported(cases: list[Case], folder: Path) -> tuple[list[str], int]:
         except ModelError:
             refused += 1
         else:
-            wrong += [f"{case.name}: {found}"] if found else []
+            wrong |= {case.name: found} if found else {}
     return wrong, refused
 
 
@@ -176,5 +184,5 @@ def test_whole_profile_on_2x2(profile: list[Case], judge: Judge) -> None:
     verdicts = {case.name: judge.judge(case) for case in profile}
     bad = {n: v.detail for n, v in verdicts.items() if v.kind in ("wrong", "error")}
     assert not bad
-    assert sum(verdict.kind == "finer" for verdict in verdicts.values()) <= FINER
+    assert sum(verdict.kind == "finer" for verdict in verdicts.values()) <= len(FINER)
     assert sum(verdict.kind == "pass" for verdict in verdicts.values()) >= 1590
