@@ -62,6 +62,14 @@ class LearningRates(torch.optim.Optimizer):
         ]
         super().__init__(groups, {})
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group without what torch wraps this in, which imports torch's compiler first.
+
+        That takes each rank seconds, and nothing here is compiled by it.
+        """
+        add = torch.optim.Optimizer.add_param_group
+        getattr(add, "__wrapped__", add)(self, param_group)
+
     def rates(self, given: float | Sequence[float] | None = None) -> dict[str, float]:
         """Returns the learning rates by the label of their input.
 

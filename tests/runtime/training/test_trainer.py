@@ -121,6 +121,18 @@ def test_nobody_waits_for_a_compiler_that_nobody_uses(monkeypatch: pytest.Monkey
     assert Gate().in_place.guard is not None
 
 
+def test_a_trainer_opens_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's optimizers import theirs when they get a group of parameters."""
+    build = training_build(tmp_path / "b", LAYOUTS[0])
+    add = torch.optim.Optimizer.add_param_group
+    monkeypatch.delattr(add.__wrapped__, "__dynamo_disable", raising=False)  # type: ignore[attr-defined]
+    monkeypatch.delattr(torch._dynamo, "disable")
+    with open_trainer(build, virtual=True) as trainer:
+        assert len(trainer.optimizer.param_groups) == 2
+
+
 @pytest.mark.slow
 def test_training_goes_through_torch_compile(tmp_path: Path) -> None:
     build = training_build(tmp_path / "b", DATA)
