@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -23,7 +24,10 @@ def in_child(function: Callable[[], T]) -> T | None:
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_report, args=(function, there))
+    # Else the child's collector walks, and so copies, all that this process holds.
+    gc.freeze()
     child.start()
+    gc.unfreeze()
     there.close()
     try:
         if not here.poll(LONGEST):

@@ -82,9 +82,13 @@ class Finding:
         return [split for split in stated(self.kind) if split not in self.missing]
 
 
-def all_samples() -> dict[str, list[Sample]]:
-    """Returns the samples of every op that is the same whenever it runs."""
-    found = {kind: list(samples) for kind, samples in harvest().items()}
+def all_samples(harvested: bool = True) -> dict[str, list[Sample]]:
+    """Returns the samples of every op that is the same whenever it runs.
+
+    Args:
+        harvested: Whether the calls of PyTorch's operator database are among them.
+    """
+    found = {kind: list(samples) for kind, samples in harvest().items()} if harvested else {}
     for kind, samples in samples_by_kind().items():
         found.setdefault(kind, []).extend(samples)
     return {kind: found[kind] for kind in sorted(found) if _is_repeatable(kind)}
