@@ -14,7 +14,7 @@ from tests.mutations.campaign import Tally, read_state, write_state
 EXPECTED = {
     "crash": "killed by SIGSEGV",
     "spin": "hangs: more than 1 seconds of a processor, or 30 in all",
-    "wait": "hangs: more than 1 seconds of a processor, or 30 in all",
+    "wait": "hangs: more than 1 seconds of a processor, or 3 in all",
     "fail": "exit code 70 of fail; a traceback; a failure without a message",
     "refuse": "",
     "refuse_in_silence": "a failure without a message",
