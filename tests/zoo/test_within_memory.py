@@ -16,7 +16,8 @@ from tests.zoo.training import compare, example_optimizer, train_eagerly, train_
 PART = 0.7
 """Of the bytes that the fastest plan holds."""
 
-FAST = ("gpt2", "resnet")
+FAST = "gpt2"
+"""What isn't slow; tests of recomputation plan and price a resnet within less memory."""
 
 
 def compiled(example: Example, memory: int | None = None) -> CompiledModel:
@@ -39,7 +40,7 @@ def peak_bytes(found: CompiledModel) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in ZOO]
+    "name", [name if name == FAST else pytest.param(name, marks=pytest.mark.slow) for name in ZOO]
 )
 def test_models_train_within_less_memory(name: str, tmp_path: Path) -> None:
     example = ZOO[name]()
