@@ -11,7 +11,7 @@ from tests.ops.sample import Sample, f, i, s
 from tests.ops.validate import Finding, all_samples, validate
 
 SHARES = 24
-"""In so many shares ops are tried, on our samples; `make validate-rules` tries all, on all samples."""
+"""In so many shares ops are tried, on our own samples; `make validate-rules` tries all of both."""
 
 FAST = 4
 """A share without ops whose kernels die of operands that don't fit, which take minutes."""
