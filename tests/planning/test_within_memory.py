@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from autopar.partition.recompute import DoesNotFit, recompute
 from autopar.planning import walk, within_memory
 from autopar.planning.lowering import Lowering
 from autopar.planning.planner import Planner
+from autopar.planning.walk import LoweredPlan
 from autopar.planning.within_memory import Within
 from tests.zoo.models import ZOO, Example
 
@@ -206,6 +208,20 @@ def milliseconds(text: str) -> float:
     return float(number) * {"ms": 1, "us": 1e-3}[unit]
 
 
+def step(memory: int | None, **choices: dict[str, str]) -> CompiledModel:
+    """Compiles the step of a perceptron."""
+    example = perceptron(0)
+    optimizer = torch.optim.AdamW(example.model.parameters())
+    arguments = {"mesh": "2x2", "loss": example.loss, "optimizer": optimizer}
+    return autopar.compile(example.model, example.batch(0), memory=memory, **arguments, **choices)
+
+
+@cache
+def fastest() -> LoweredPlan:
+    """Returns the fastest plan of that step."""
+    return plans(perceptron(0)).base
+
+
 @pytest.mark.parametrize("is_preset", [True, False])
 def test_the_time_that_is_printed_is_that_of_the_step(
     is_preset: bool, monkeypatch: pytest.MonkeyPatch
@@ -213,31 +229,26 @@ def test_the_time_that_is_printed_is_that_of_the_step(
     """With what is computed again; and a plan that is a preset says so, and its time too."""
     if not is_preset:
         monkeypatch.setattr(within_memory, "PRESET_OPS", 0)
-    example = perceptron(0)
-    within = plans(example)
-    optimizer = torch.optim.AdamW(example.model.parameters())
-
-    def step(memory: int | None, **choices: dict[str, str]) -> CompiledModel:
-        arguments = {"mesh": "2x2", "loss": example.loss, "optimizer": optimizer}
-        batch = example.batch(0)
-        return autopar.compile(example.model, batch, memory=memory, **arguments, **choices)
-
-    limited = step(int(0.6 * within.base.peak_bytes))
+    limited = step(int(0.6 * fastest().peak_bytes))
     plan, seconds, *_ = said(limited)["auto"]
     assert plan.startswith("preset " if is_preset else "d0: ")
     assert seconds.endswith("to save memory")
     priced = autopar.profile(limited).serialized_seconds
     assert milliseconds(seconds) == pytest.approx(priced * 1e3, rel=1e-3)
     assert said(limited)["memory"][1].endswith("the fastest without a limit")
-    # What doesn't bind is only said to fit.
-    roomy = said(step(2 * within.base.peak_bytes))
-    enough = human_bytes(2 * within.base.peak_bytes)
-    assert roomy["memory"] == [f"the fastest plan fits within {enough}"]
-    assert milliseconds(roomy["auto"][1]) == pytest.approx(within.base.seconds * 1e3, rel=1e-3)
-    # So it is where the user says what becomes of activations.
+
+
+def test_a_limit_that_does_not_bind_is_only_said_to_fit() -> None:
+    limit = 2 * fastest().peak_bytes
+    roomy = said(step(limit))
+    assert roomy["memory"] == [f"the fastest plan fits within {human_bytes(limit)}"]
+    assert milliseconds(roomy["auto"][1]) == pytest.approx(fastest().seconds * 1e3, rel=1e-3)
+
+
+def test_the_time_that_is_printed_has_what_the_user_has_computed_again() -> None:
     chosen = step(None, activations={"gelu*": "recompute"})
     priced = autopar.profile(chosen).serialized_seconds
-    assert priced > within.base.seconds
+    assert priced > fastest().seconds
     _, seconds, distance, preset, *_ = said(chosen)["auto"]
     assert milliseconds(seconds) == pytest.approx(priced * 1e3, rel=1e-3)
     assert distance.endswith(" slower than the fastest that does nothing to save memory")
