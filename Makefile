@@ -1,4 +1,4 @@
-# autopar: `make run` compiles and runs a real model, `make test` runs every test. Both install
+# autopar: `make run` compiles and runs a real model, `make test` runs the tests. Both install
 # what they need into .venv on the first call.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -8,7 +8,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname)),+cpu)
 CPU_BUILDS := https://download.pytorch.org/whl/cpu
 BUILD ?= build/minilm
-PYTEST_ARGS ?= -q -n 2
+# Each worker goes through folders in their order, so that most of what tests share is made once.
+PYTEST_ARGS ?= -q -n 2 --dist worksteal
 # Of test-fuzz.
 CASES ?= 10000
 
