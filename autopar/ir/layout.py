@@ -29,6 +29,8 @@ from autopar.ir.expr.expression import (
     minimum,
     prod,
     shape_str,
+    sizes_of,
+    substitute,
 )
 from autopar.ir.expr.facts import divides
 from autopar.ir.mesh import ProcessMesh
@@ -412,7 +414,8 @@ def dim_of_entry(entry: ExactMapping, size: IntExpr, mesh: ProcessMesh) -> DimLa
     """Returns the layout of a dimension that one entry of a dims_mapping describes.
 
     Args:
-        entry: See `Layout.from_dims_mapping`.
+        entry: See `Layout.from_dims_mapping`. Open sizes in it count by their names: those of the
+            dimension take their place.
         size: The dimension's global size.
         mesh: The processes.
 
@@ -424,6 +427,8 @@ def dim_of_entry(entry: ExactMapping, size: IntExpr, mesh: ProcessMesh) -> DimLa
         return (SubDim(size, _entry_axes(entry, mesh)),)
     for axis in dim_axes(subs):
         mesh.axis_index(axis)
+    known = {str(open_size): open_size for open_size in sizes_of(size)}
+    subs = tuple(replace(sub, size=substitute(sub.size, known)) for sub in subs)
     if dim_size(subs) != size:
         raise AnnotationError(
             f"the sub-dimensions {dim_str(subs)} multiply to {dim_size(subs)}, but the dimension"

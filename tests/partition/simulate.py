@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from autopar.cost.reshard.reshards import Reshard
-from autopar.ir.expr.expression import Expr, evaluate
+from autopar.ir.expr.expression import Expr, IntExpr, evaluate
 from autopar.ir.layout import Layout, SubDim, local_extent
 from autopar.ir.mesh import ProcessMesh
 from autopar.partition.lower_reshard import LocalStep, lower_reshard
@@ -28,7 +28,7 @@ REDUCE: Mapping[str, Callable[[Array, Array], Array]] = {
 IDENTITY = {"sum": 0, "max": -(2**30), "min": 2**30, "prod": 1, "any": 0, "all": 1}
 
 
-def layouts(mesh: ProcessMesh, shape: Sequence[int], monoids: Sequence[str]) -> list[Layout]:
+def layouts(mesh: ProcessMesh, shape: Sequence[IntExpr], monoids: Sequence[str]) -> list[Layout]:
     """All ways to split, replicate or leave pending a tensor over the axes of a mesh."""
     found: dict[Layout, None] = {}
     choices = [*range(len(shape)), None, *monoids]

@@ -120,6 +120,19 @@ def test_a_training_step_is_compiled_again_from_its_plan(
     assert autopar.plan_of(again).count("split:") <= autopar.plan_of(first).count("split:")
 
 
+def test_a_step_of_open_sizes_is_compiled_again_from_its_plan(tmp_path: Path) -> None:
+    both = {0: "batch", 1: "length=1:64"}
+    dynamic = {"ids": both, "target": both}
+    first = compiled(mesh="dp=2,tp=2", strategy="ddp:dp,tensor:tp", dynamic=dynamic)
+    plan = tmp_path / "plan.yaml"
+    autopar.save_plan(first, plan)
+    assert "($batch@dp)($length)" in plan.read_text()
+    again = compiled(mesh="dp=2,tp=2", plan=plan, dynamic=dynamic)
+    assert programs(again) == programs(first)
+    with pytest.raises(AnnotationError, match=r"multiply to \$batch \* \$length, but .* has 128"):
+        compiled(mesh="dp=2,tp=2", plan=plan)
+
+
 def test_a_plan_decides_whatever_the_cluster(tmp_path: Path) -> None:
     """What is split how doesn't depend on the cluster; how values are moved there may."""
     first = compiled(mesh="dp=2,tp=2", strategy="fsdp:dp,tensor:tp", cluster="h100")

@@ -119,6 +119,8 @@ class _Crossing:
         return found
 
     def _least(self, shared: float, due: Axes) -> tuple[float, float]:
+        if not self.piece_bytes:
+            return 0.0, 0.0
         terms = self.table.count(due) // self.border.members(due)
         if terms > 1:
             return self._messages(terms * self.piece_bytes / shared), self._reduced_bytes(terms)

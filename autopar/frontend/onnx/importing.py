@@ -23,7 +23,7 @@ from autopar.frontend.onnx.trace.names import weight_names
 from autopar.frontend.onnx.trace.node import Node, Refused, to_bind
 from autopar.frontend.onnx.trace.record import Recorder
 from autopar.frontend.onnx.trace.trace import Trace, origin_of
-from autopar.frontend.onnx.trace.values import Failed, Known, StoredTensor, Traced, Value
+from autopar.frontend.onnx.trace.values import Failed, Known, Sized, StoredTensor, Traced, Value
 from autopar.frontend.onnx.trace.walk import Walker
 from autopar.frontend.quiet import quiet
 from autopar.ir.builds.manifest import ReportEntry
@@ -92,6 +92,8 @@ def record_model(
 
 
 def _output(recorder: Recorder, label: str, value: Value) -> fx.Node | None:
+    if isinstance(value, Sized):
+        value = recorder.computed(value)
     if isinstance(value, Traced):
         return value.place
     if isinstance(value, Known):

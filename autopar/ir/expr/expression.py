@@ -331,8 +331,13 @@ def planned(expr: IntExpr) -> int:
 _PLANNED = FromFirst()
 
 
-def substitute(expr: IntExpr, known: Mapping[str, int]) -> IntExpr:
-    """Returns an expression of what isn't known; see `evaluate`."""
+def substitute(expr: IntExpr, known: Mapping[str, IntExpr]) -> IntExpr:
+    """Returns an expression in which what is known takes the place of variables.
+
+    Args:
+        expr: The expression.
+        known: By mesh axis; that of open sizes by their names behind a `$`.
+    """
     if isinstance(expr, (Coord, Size)):
         return known.get(str(expr), expr)
     if isinstance(expr, Binary):

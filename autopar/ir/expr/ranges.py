@@ -47,7 +47,7 @@ def range_text(size: Size) -> str:
 
 
 def parse_range(text: str) -> int | SizeRange:
-    """Returns the number, or the range, that a text says.
+    """Returns the number, or the range, that a text says; a range of one number is that.
 
     Raises:
         ValueError: If it says neither, or a range that is empty or misses what is planned for.
@@ -64,6 +64,8 @@ def parse_range(text: str) -> int | SizeRange:
         raise ValueError(f"{text!r}: no size is at least {least} and at most {most}")
     if planned is not None and not least <= planned <= most:
         raise ValueError(f"{text!r}: {planned} isn't from {least} to {most}")
+    if least == most:
+        return least
     return SizeRange(least, most, planned)
 
 

@@ -14,6 +14,7 @@ A dims_mapping, in options, annotation files and plans, has an entry per dimensi
     tp, 'tp', "tp", 1       over a mesh axis, by name or number
     (dp,tp), [dp,tp]        over several, major to minor
     (12@tp)(64)             exactly so: 12 heads of 64, of which the heads are split over tp
+    ($batch@dp)($length)    the same of open sizes, by their names
 
 What is pending is `sum@tp`. A mark (`ir/mark.py`), which holds a mesh and places too, is written as
 an argument of an op, and so is the dims_mapping in it: `["dp", -1, ["dp", "tp"]]`.
@@ -44,7 +45,8 @@ QUOTED = re.compile('"')
 _SIZE = re.compile(r"-?[0-9]|[$(]|(?:min|max)\s*\(")
 _SUB_DIMS = re.compile(r"\(\s*(?:[0-9]+\s*[@)]|\))")
 _SEVERAL_SUB_DIMS = re.compile(r"\(\s*[0-9]+\s*(?:@\s*(?:\w+|\([^()]*\))\s*)?\)\s*\(")
-_OPEN_SUB_DIM = re.compile(r"\(\s*[$(0-9]")
+_OPEN_SUB_DIM = re.compile(r"\(\s*(?:[$(0-9]|(?:min|max)\s*\()")
+_OPEN_SIZE = re.compile(r"\$([^\W\d]\w*)")
 _AXIS_NUMBER = re.compile(r"-?[0-9]{1,18}\b")
 _AXIS_NAME = re.compile(r"[^\W\d]\w*|'[^']*'|\"[^\"]*\"")
 
@@ -136,21 +138,20 @@ class LayoutParser:
 
 
 @lru_cache(maxsize=1024)
-def parse_dims_mapping(text: str, sizes: tuple[Size, ...] = ()) -> tuple[Entry, ...]:
+def parse_dims_mapping(text: str) -> tuple[Entry, ...]:
     """Returns the entries of a dims_mapping.
 
         >>> parse_dims_mapping("[-1, tp, (dp,1), None]")
         (-1, 'tp', ('dp', 1), None)
 
     Args:
-        text: The dims_mapping.
-        sizes: The open sizes that it may name.
+        text: The dims_mapping. Of an open size it has the name alone (see `dim_of_entry`).
 
     Raises:
         AnnotationError: If the text is not a bracketed list of such entries.
     """
     cursor = Cursor(text, "dims_mapping")
-    cursor.sizes.update((size.name, size) for size in sizes)
+    cursor.sizes.update((name, Size(name)) for name in _OPEN_SIZE.findall(text))
     try:
         entries = LayoutParser(cursor).dims_mapping()
         if not cursor.at_end():

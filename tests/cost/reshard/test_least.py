@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
+from autopar.ir.expr.expression import Size
 from autopar.ir.mesh import ProcessMesh
 from tests.cost.levels import two_levels
 from tests.partition.simulate import layouts
@@ -55,3 +56,12 @@ def test_without_elements_nothing_takes_time() -> None:
     planner = ReshardPlanner(CommunicationModel(LEVELS, mesh))
     found = layouts(mesh, (0, 4), ("sum",))
     assert not planner.least_seconds_between(found, found, 4).any()
+
+
+def test_a_size_planned_for_nothing_is_bounded_too() -> None:
+    mesh = ProcessMesh.of_shape((2, 2))
+    planner = ReshardPlanner(CommunicationModel(LEVELS, mesh))
+    found = layouts(mesh, (Size("batch", planned=0), 4), ("sum",))
+    least = planner.least_seconds_between(found, found, 4)
+    exact = [[planner.plan(one, other, 4).seconds for other in found] for one in found]
+    assert np.all(least <= np.array(exact) * (1 + 1e-9))

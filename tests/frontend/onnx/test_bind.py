@@ -54,6 +54,7 @@ def test_unnamed_sizes_are_called_as_their_input() -> None:
     ("text", "size"),
     [
         ("4", 4),
+        ("4:4", 4),
         ("1:64", Size("batch", 1, 64, 8)),
         ("32:", Size("batch", 32, planned=32)),
         (":4", Size("batch", 0, 4, 4)),

@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from autopar.frontend.onnx import import_onnx
 from autopar.frontend.onnx.model.problems import ModelError
+from autopar.ir.expr.at_sizes import at_sizes
 from autopar.ir.program import Program
 from autopar.ir.used_sizes import used_sizes
+from autopar.runtime.execute.serial import run_serial
 from tests.frontend.onnx.graphs import FLOAT, INT64, graph, model, node
 
 
@@ -99,6 +102,13 @@ def test_a_loss_whose_body_onnx_gives_takes_any_batch(tmp_path: Path) -> None:
         tmp_path, loss, inputs={"x": (FLOAT, ["batch", 5]), "labels": (INT64, ["batch"])}
     )
     assert list(ranges(program)) == ["batch"]
+
+
+def test_sizes_may_be_an_output(tmp_path: Path) -> None:
+    given = {"x": (FLOAT, ["batch", 4])}
+    program = imported(tmp_path, node("Shape", "x", "y"), inputs=given)
+    found = run_serial(at_sizes(program, {"batch": 3}), {}, {"x": torch.ones(3, 4)})
+    assert found["y"].tolist() == [3, 4]
 
 
 def test_a_condition_on_a_size_names_it(tmp_path: Path) -> None:

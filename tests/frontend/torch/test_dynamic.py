@@ -38,6 +38,7 @@ ANY = "0:2147483647"
         ({0: {0: "batch"}, 1: {0: "batch=2:"}}, "[$batch, 10] [$batch] 2:2147483647~6"),
         ((["batch", None], ["batch"]), f"[$batch, 10] [$batch] {ANY}~6"),
         ({"ids": {0: 6, 1: "10"}}, "[6, 10] [6]"),
+        ({"ids": {0: Dim.AUTO(min=6, max=6), 1: "length=10:10"}}, "[6, 10] [6]"),
         ({"ids": {0: Dim("b", min=2, max=9)}, "target": None}, "[$b, 10] [6] 2:9~6"),
         ({"ids": (Dim("b"), Dim("l"))}, f"[$b, $l] [6] {ANY}~6 {ANY}~10"),
         ({"ids": (Dim.DYNAMIC, Dim.STATIC)}, f"[$ids_0, 10] [6] {ANY}~6"),

@@ -21,7 +21,7 @@ from tests.ir.strategies import OPEN, layouts, meshes
 BATCH, LENGTH = OPEN[:2]
 
 
-@given(meshes().flatmap(layouts))
+@given(meshes().flatmap(lambda mesh: layouts(mesh, open_sizes=OPEN)))
 def test_what_is_written_is_read(layout: Layout) -> None:
     layout = layout.normalized()
     entries = parse_dims_mapping(dims_mapping_text(layout.dims))
@@ -60,7 +60,6 @@ def test_dimensions_of_open_sizes_are_read_as_they_are_written(layout: Layout) -
 )
 def test_what_dimensions_of_open_sizes_look_like(dim: DimLayout, text: str) -> None:
     assert dim_text(dim) == text
-    assert parse_dims_mapping(f"[tp, {text}]", OPEN)[1] == dim if len(dim) > 1 else True
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ class Recorder:
         symbols = np.frompyfunc(self.trace.sizes.symbolic, 1, 1)(value.array)
         return np.asarray(symbols, dtype=object)
 
-    def _computed(self, value: Sized) -> Traced:
+    def computed(self, value: Sized) -> Traced:
         """Returns open sizes as a tensor that the program computes."""
         if value.traced is None:
             symbols, dtype = self._symbols(value), value.kind.carrier
@@ -412,7 +412,7 @@ class Recorder:
         if isinstance(value, list):
             return [self._argument(item, static, real) for item in value]
         if isinstance(value, Sized):
-            return self._symbols(value) if static else self._computed(value).fake
+            return self._symbols(value) if static else self.computed(value).fake
         if isinstance(value, Known):
             if static:
                 return as_array(value.tensor)

@@ -193,9 +193,11 @@ def _read(said: Any, default: str) -> tuple[str, int | SizeRange | None]:
     raise ValueError(f"{shown(said)} is no size; give {_ENTRIES}; in a range: {SPELLINGS}")
 
 
-def _range(least: Any, most: Any) -> SizeRange:
-    """Returns the range of a `Dim`, whose largest size may be infinite."""
+def _range(least: Any, most: Any) -> int | SizeRange:
+    """Returns the range of a `Dim`, whose largest size may be infinite, or its only size."""
     known = most is not None and most < UNBOUNDED
+    if known and least == most:
+        return int(most)
     return SizeRange(int(least or 0), int(most) if known else UNBOUNDED)
 
 
