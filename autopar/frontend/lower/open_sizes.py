@@ -181,8 +181,12 @@ class OpenSizes:
 
     def _holds_as_planned(self, relation: sympy.Basic) -> bool:
         sizes = {symbol: self._ranges.get(str(symbol)) for symbol in relation.free_symbols}
-        planned = {symbol: size.planned for symbol, size in sizes.items() if size is not None}
-        return bool(relation.subs(planned) == sympy.true)
+        chosen = {symbol: self._chosen(size) for symbol, size in sizes.items() if size is not None}
+        return bool(relation.subs(chosen) == sympy.true)
+
+    def _chosen(self, size: Size) -> int:
+        """Returns the number for which a relation that holds for some sizes only must hold."""
+        return size.planned
 
     def _is_made_true(self, relation: sympy.Basic) -> bool:
         compare = _LESS.get(type(relation))
@@ -210,12 +214,12 @@ class OpenSizes:
         return False
 
     def _keep_apart(self, size: IntExpr, other: IntExpr) -> bool:
-        """Sees to it that a size is never a number, by the side on which the planned one is."""
+        """Sees to it that a size is never a number, by the side on which the chosen one is."""
         if not isinstance(size, Size) or not isinstance(other, int):
             return is_at_least(size, add(other, 1)) or is_at_least(other, add(size, 1))
-        if size.planned > other:
+        if self._chosen(size) > other:
             return self._bound(other + 1, size)
-        return size.planned < other and self._bound(size, other - 1)
+        return self._chosen(size) < other and self._bound(size, other - 1)
 
     def _limit(self, size: Size) -> bool:
         symbol, known = next(each for each in self._ranges.items() if each[1].name == size.name)

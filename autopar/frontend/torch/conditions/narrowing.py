@@ -108,6 +108,9 @@ class ExampleSizes(OpenSizes):
         sizes = ((self.sizes[name], number) for name, number in self._numbers.items())
         return all(size.least <= number <= size.most for size, number in sizes)
 
+    def _chosen(self, size: Size) -> int:
+        return self._numbers.get(size.name, size.planned)
+
     def narrowed(self) -> Iterator[ReportEntry]:
         """Yields what sizes may be that can't be all that they could."""
         for (name, bound), loc in self._lines.items():
@@ -142,7 +145,7 @@ class ExampleSizes(OpenSizes):
         ):
             ends = {low, low + 1, high - 1, high}
             alike = len({condition.subs(symbol, each) for each in ends}) == 1
-            if low <= size.planned <= high and alike:
+            if low <= self._chosen(size) <= high and alike:
                 return f"{size.name}={low or ''}:{'' if high == UNBOUNDED else high}"
         return ""
 
