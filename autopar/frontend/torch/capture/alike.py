@@ -1,4 +1,4 @@
-"""Whether two captured graphs compute the same at sizes: by their ops, without those that do nothing.
+"""Whether captured graphs compute the same at sizes: by their ops, but for those that do nothing.
 
 Of a size that code decides by, a graph has what code does at the example's. It is right at another
 size as well, if what the code does there makes the same graph.
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
 from autopar.frontend.lower.open_sizes import OpenArgument, OpenSizes
 from autopar.frontend.torch.capture.joint import Joint
@@ -90,13 +89,14 @@ class _Form:
             self._ops.append((target, self._plain(self._arguments(node)), value))
 
     def _arguments(self, node: fx.Node) -> dict[Any, Any]:
-        """Returns the arguments of an op, by position or name; none is causal that needn't be."""
-        found = {**dict(enumerate(node.args)), **node.kwargs}
+        """Returns the arguments of an op by name; none is causal that needn't be."""
         schema = getattr(node.target, "_schema", None)
-        for at, each in enumerate(schema.arguments if schema else ()):
-            key = each.name if each.name in found else at
-            if each.name == CAUSAL and found.get(key) is True and self._sees_all(found):
-                found[key] = False
+        known = schema.arguments if schema else ()
+        defaults = {each.name: each.default_value for each in known if each.has_default_value()}
+        names = [each.name for each in known] or range(len(node.args))
+        found = {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+        if found.get(CAUSAL) and self._sees_all(found):
+            found[CAUSAL] = False
         return found
 
     def _sees_all(self, arguments: Mapping[Any, Any]) -> bool:
@@ -104,7 +104,7 @@ class _Form:
         nodes = [each for each in arguments.values() if isinstance(each, fx.Node)]
         tensors = [each.meta["val"] for each in nodes if isinstance(each.meta["val"], Tensor)]
         lengths = {self._plain(each.shape[-2]) for each in tensors if each.ndim == 4}
-        return lengths == {1}
+        return lengths == {self._plain(1)}
 
     def _plain(self, value: Any) -> Any:
         """Returns what is compared of an argument, or of a result."""

@@ -21,7 +21,7 @@ from autopar.frontend.torch.refusals import Untraceable
 from autopar.ir.expr.at_sizes import Sizes
 
 Capture = Callable[[Sizes], tuple[FakeModel, Joint]]
-"""Captures code with the answers for some sizes, by name, and for those of the example otherwise."""
+"""Captures code with the answers for some sizes, by name, or else for those of the example."""
 
 
 def widened(fake: FakeModel, joint: Joint, capture: Capture) -> Joint:
@@ -53,7 +53,7 @@ def widened(fake: FakeModel, joint: Joint, capture: Capture) -> Joint:
 
 
 def _points(taken: Mapping[str, list[int]], name: str) -> Iterator[Sizes]:
-    """Yields the sizes at which one that is to be taken in meets those that are, or none of them."""
+    """Yields sizes at which one that is to be taken in meets those that are, or none of them."""
     others = {other: [None, *numbers] for other, numbers in taken.items() if other != name}
     for chosen in product(*others.values()):
         rest = zip(others, chosen, strict=True)

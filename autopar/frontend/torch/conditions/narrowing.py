@@ -2,8 +2,8 @@
 
 Nothing is known of an open size but its range. Where code asks for more, as `if x.shape[0] == 1`,
 the answer is that of the example, and the range becomes one in which it is always the same. Where
-few sizes are left out by that, they may be taken in again (see `capture.widening`). A range that the
-user gave must be what it was in the end: else the code is refused.
+few sizes are left out by that, they may be taken in again (see `capture.widening`). A range that
+the user gave must be what it was in the end: else the code is refused.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class ExampleSizes(OpenSizes):
         super().__init__(_Env(self))
         self._said = said
         self._examples: dict[sympy.Basic, int] = {}
+        self._is_trial = False
         self._decisive: dict[sympy.Basic, int] = {}
         self._given: dict[str, Size] = {}
         self._numbers: dict[str, int] = {}
@@ -68,6 +69,7 @@ class ExampleSizes(OpenSizes):
 
     def decide_by(self, instead: Sizes) -> None:
         """Says by which sizes code decides, by name, where that isn't the example's."""
+        self._is_trial = bool(instead)
         self._numbers.update(instead)
         for symbol in self._examples:
             name = self._ranges[str(symbol)].name
@@ -112,7 +114,9 @@ class ExampleSizes(OpenSizes):
         return list(range(size.least - 1, least - 1, -1))
 
     def _leaves_few_out(self, before: Size) -> bool:
-        """Whether a size is narrowed by few, from below."""
+        """Whether a size is narrowed by few, from below; other sizes are tried as they are."""
+        if self._is_trial:
+            return True
         size, given = self.sizes[before.name], self._given[before.name]
         return size.most == before.most and size.least - given.least <= FEW
 
