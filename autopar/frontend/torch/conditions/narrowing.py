@@ -179,11 +179,13 @@ class ExampleSizes(OpenSizes):
         """Returns why code is refused that does something else at other sizes, and what to do."""
         told, names = self.told(condition)
         whether = f", whether {told}" if isinstance(condition, _CONDITIONS) else ""
-        found = self._deciding(condition)
+        found = [self._deciding(condition)] if self._deciding(condition) else []
+        found = found or self.ranges_within(condition)
+        ranges = "a range" if len(found) < 2 else "ranges"
         return (
             f"what this line does depends on the size of {names}{whether}; take {names} out of"
-            " dynamic=, or give a range in which it always does the same"
-            + (f", as {found!r}" if found else "")
+            f" dynamic=, or give {ranges} in which it always does the same"
+            + (f", as {' and '.join(map(repr, found))}" if found else "")
         )
 
     def _deciding(self, condition: sympy.Basic) -> str:
