@@ -67,9 +67,8 @@ def bind_inputs(
     binding = _bind_symbols(names, shapes, ranges, problems)
     bound = []
     for value, kind in zip(inputs, kinds, strict=True):
-        shape = (
-            None if kind is None else _shape(value, names[value.name], shapes, binding, problems)
-        )
+        own = names[value.name]
+        shape = None if kind is None else _shape(value, own, shapes, binding, problems)
         if kind is not None and shape is not None:
             bound.append(BoundInput(value.name, kind, shape))
     return bound
