@@ -54,8 +54,7 @@ def compile_decoder(model: Any, mesh: str, strategy: str = "tensor") -> autopar.
     """Compiles a model for any batch, any prompt, and one token after another.
 
     Args:
-        model: A decoder of transformers, with `attn_implementation="eager"`: others compute
-            something else of one token than of several.
+        model: A decoder of transformers.
         mesh: The processes.
         strategy: See `autopar.compile`.
     """
@@ -88,7 +87,7 @@ def main() -> int:
     """Writes the text; returns 0."""
     options = _parser().parse_args()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForCausalLM.from_pretrained(options.model, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(options.model)
     compiled = compile_decoder(model, options.mesh, options.strategy)
     print(compiled.summary(), file=sys.stderr)
     ids = tokenizer(options.prompt, return_tensors="np").input_ids

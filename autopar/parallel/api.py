@@ -28,6 +28,7 @@ from autopar.base.units import counted
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.completion.presets.table import KEEPING
 from autopar.cost import Cluster
+from autopar.frontend.torch import Dynamic
 from autopar.frontend.torch.step.batch import call_arguments
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.layouts import Entry
@@ -55,6 +56,7 @@ def parallelize(
     *,
     parameters: Parameters = "dtensor",
     outputs: Outputs | Sequence[str] = "global",
+    dynamic: Dynamic | None = None,
     seed: int = 0,
     torch_compile: bool = False,
     check_inputs: bool = True,
@@ -78,7 +80,8 @@ def parallelize(
     are complete after `backward()`; nothing has to be averaged or waited for.
 
     The forward and backward passes of each mode (`train()`, `eval()`, `torch.no_grad()`) and of
-    batches of each shape are one program, compiled when it is first needed. The example's decides
+    batches of each shape are one program, compiled when it is first needed; with `dynamic`, it is
+    one for all sizes that stay open. The example's decides
     how parameters are laid out, and the shape of the mesh where `devices` asks for that. Rank 0
     alone searches, for at most `time_limit` per program.
 
@@ -104,6 +107,9 @@ def parallelize(
             nor computed where the rest doesn't need them. An output is called by its key or
             field, else `output`, or `output.0` in a tuple. A call that returns none of them, as
             one without labels, returns all.
+        dynamic: Dimensions that stay open, as in `autopar.compile`, by name or position of the
+            example's tensor: `{"ids": {0: "batch", 1: "length=1:512"}}`. One program of a mode
+            is for all sizes, but for those at which the model's code does something else.
         seed: What dropout depends on: each call draws anew, the same on any mesh.
         torch_compile: Whether the programs run through `torch.compile`.
         check_inputs: Whether the ranks compare the tensors of each call, which must be the same.
@@ -170,7 +176,7 @@ def parallelize(
         torch_compile=torch_compile,
         values={**dict(model.named_parameters()), **dict(model.named_buffers())},
     )
-    runner = Runner(compiler)
+    runner = Runner(compiler, dynamic)
     modules, own = model.modules(), model.parameters()
     modes = Modes(tuple(m.training for m in modules), tuple(p.requires_grad for p in own))
     runner.variant(modes, *call_arguments(example_inputs), drawn={"seed": str(seed)})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch.step.batch import Structure
+from autopar.frontend.torch.step.dynamic import Opened
 from autopar.ir.expr.expression import planned
 from autopar.ir.layout import Layout
 from autopar.runtime.ports.dense import odd_kind
@@ -25,6 +26,31 @@ class Modes(NamedTuple):
 
     training: tuple[bool, ...]
     trained: tuple[bool, ...]
+
+
+class Wanted(NamedTuple):
+    """What a program is wanted for.
+
+    Attributes:
+        key: What is the same for all calls that a program may be for.
+        modes: Those that the module is in.
+        call: The structure of the call.
+        tensors: Its tensors, whole; but for their values, those of parts are like them.
+        opened: Their shapes, of which sizes may be open.
+        layouts: How the ranks hold them, if they are given in parts.
+    """
+
+    key: Any
+    modes: Modes
+    call: Structure
+    tensors: Sequence[Tensor]
+    opened: Opened
+    layouts: Sequence[Layout] = ()
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of its tensors."""
+        return tuple(tuple(each.shape) for each in self.tensors)
 
 
 def check_plain(call: Structure) -> None:

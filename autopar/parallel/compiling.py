@@ -18,16 +18,18 @@ from autopar.annotate import apply_pins_of
 from autopar.base.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.completion.presets.strategy import AUTO
 from autopar.frontend.torch import Differentiable, capture_differentiable
-from autopar.frontend.torch.step.batch import Structure, is_among
+from autopar.frontend.torch.step.batch import is_among
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 from autopar.ir.serde import program_to_bytes
-from autopar.parallel.calls import Modes
+from autopar.parallel.calls import Wanted
 from autopar.parallel.job import Job
+from autopar.parallel.parts import of_shape
 from autopar.parallel.sharing import Plan
-from autopar.parallel.variant import Variant, wire
+from autopar.parallel.variant import Variant
+from autopar.parallel.wiring import wire
 from autopar.pipeline import Compiled, CompileOptions, compile_program, fastest_mesh, inherit
 from autopar.runtime.state.placements import check_ascending, is_split, placeable
 
@@ -128,28 +130,16 @@ class Compiler:
                     f" {', '.join(labels)}{near_misses(name, labels)}"
                 )
 
-    def compile(
-        self,
-        modes: Modes,
-        call: Structure,
-        tensors: Sequence[Tensor],
-        layouts: Sequence[Layout] = (),
-    ) -> Variant:
-        """Returns the variant for a call; all ranks call alike.
-
-        Args:
-            modes: Those that the module is in.
-            call: The structure of the call.
-            tensors: Its tensors, whole; but for their values, those of parts are like them.
-            layouts: How the ranks hold them, if they are given in parts.
+    def compile(self, wanted: Wanted) -> Variant:
+        """Returns the variant that is wanted for a call; all ranks call alike.
 
         Raises:
             AutoparError: On all ranks, if there is no program for the call, or they have captured
                 different ones.
         """
-        captured = self._captured(modes, call, tensors)
+        captured = self._captured(wanted)
         self.ignored.clear()
-        plan = self.job.planned(lambda: self._plan(captured, layouts))
+        plan = self.job.planned(lambda: self._plan(captured, wanted.layouts))
         if self.first is None:
             self.options = replace(self.options, mesh=mesh_of(plan.serial), any_shape=False)
             self._note_layouts(plan.completed, captured)
@@ -165,7 +155,7 @@ class Compiler:
         )
         if self.first is None:
             self.first = variant
-            self.labels = call.labels
+            self.labels = wanted.call.labels
             self._values = None  # They are the rank's pieces from now on.
             placement = tuple(entry.process_id for entry in plan.deployment.ranks)
             self.options = replace(self.options, placement=placement)
@@ -177,10 +167,10 @@ class Compiler:
         self.ignored.extend(each for each in compiled.report if each.category == "ignored")
         return Plan.of(compiled)
 
-    def _captured(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Differentiable:
+    def _captured(self, wanted: Wanted) -> Differentiable:
         """Returns the module captured; all ranks have captured the same, or all raise an error."""
         try:
-            captured = self._capture(modes, call, tensors)
+            captured = self._capture(wanted)
             if self.first is None:
                 self._check_outputs(captured.structure.labels)
             _check_meshes(captured.program)
@@ -193,21 +183,23 @@ class Compiler:
         self.job.compare_programs(digest.hexdigest())
         return captured
 
-    def _capture(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Differentiable:
+    def _capture(self, wanted: Wanted) -> Differentiable:
+        modes = wanted.modes
         for module, training in zip(self.skeleton.modules(), modes.training, strict=True):
             module.training = training
         for parameter, trained in zip(self.skeleton.parameters(), modes.trained, strict=True):
             parameter.requires_grad_(trained)
         return capture_differentiable(
             self.skeleton,
-            call,
-            tensors,
+            wanted.call,
+            wanted.tensors,
             mesh=None if self.options.any_shape else self.options.mesh,
             differentiate=torch.is_grad_enabled(),
             autocast=self.autocast(),
             outputs=self.outputs,
             values=self._values,
             known=() if self.first is None else self.first.captured.asked,
+            opened=wanted.opened,
         )
 
     def _compiled(self, captured: Differentiable, layouts: Sequence[Layout]) -> Compiled:
@@ -225,7 +217,11 @@ class Compiler:
         if self.first is not None:
             first = self.first.captured.program
             program = apply_pins_of(first, program, options.mesh, options.pins, partly=True)
-            batch = dict(zip(wire(captured).batch, layouts, strict=False))
+            values = program.main.values
+            batch = {
+                name: of_shape(layout, values[name].global_shape)
+                for name, layout in zip(wire(captured).batch, layouts, strict=False)
+            }
             program = inherit(program, {**self._wanted(program), **batch})
             wishes = options.activations if captured.tangents else ()
             options = replace(options, pins=(), op_pins=(), activations=wishes)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from autopar.base.arguments import FLAG, PATH, expect
 from autopar.base.errors import InvalidInputError
+from autopar.parallel.autograd import Call, VariantCall
 from autopar.parallel.calls import Modes
 from autopar.parallel.runner import Runner
 from autopar.parallel.shards import Shard, clip_grad_norm, local, whole_from
-from autopar.parallel.variant import Call, VariantCall
 from autopar.runtime.ports.boxes import whole_box
 from autopar.runtime.ports.outputs import Gathering
 from autopar.runtime.training.stepping import seed_of_step
@@ -224,7 +224,7 @@ class State:
         variant, tensors = self.runner.variant(self._modes(), args, rest, drawn=drawn, local=parts)
         wiring = variant.wiring
         if parts:
-            variant.check_parts()
+            variant.variant.check_parts()
         parameters = [self.stored(name) for name in wiring.parameters]
         buffers = {name: self.stored(name) for name in wiring.buffers}
         draws, number = wiring.seed is not None, self.calls
@@ -239,9 +239,10 @@ class State:
                 outputs, _ = variant.forward({**buffers, **stored}, tensors, seed, parts=parts)
         # A call that was refused has drawn nothing.
         self.calls = number + draws
-        returned = len(variant.captured.returned)
+        captured = variant.variant.captured
+        returned = len(captured.returned)
         variant.write_back(tensors, outputs[returned:], parts=parts)
-        return variant.captured.structure.rebuild(outputs[:returned])
+        return captured.structure.rebuild(outputs[:returned])
 
     def _forget(self, number: int, drew: bool) -> None:
         """Takes back that the call of this number drew, if none has since."""

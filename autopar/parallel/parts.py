@@ -8,10 +8,12 @@ for the last; ranks at the same place bring the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
-from autopar.ir.layout import Layout, dim_axes
+from autopar.ir.expr.expression import IntExpr
+from autopar.ir.layout import Layout, dim_axes, dim_size
 from autopar.runtime.ports.boxes import box_shape, layout_box
 
 Shape = tuple[int, ...]
@@ -59,7 +61,7 @@ def whole_layout(
         }
         sizes.append(sum(blocks.values()))
     shape = tuple(sizes)
-    found = layout if shape == layout.shape else _of_shape(layout, shape)
+    found = of_shape(layout, shape)
     for rank, (brought, place) in enumerate(zip(shapes, coords, strict=True)):
         read = box_shape(layout_box(found, place))
         if brought != read:
@@ -71,6 +73,12 @@ def whole_layout(
     return found
 
 
-def _of_shape(layout: Layout, shape: Shape) -> Layout:
+def of_shape(layout: Layout, shape: Sequence[IntExpr]) -> Layout:
+    """Returns the layout of a tensor of a shape that is split along the same dimensions."""
+    if tuple(shape) == layout.shape:
+        return layout
     mapping = [dim_axes(dim) or None for dim in layout.dims]
-    return Layout.from_dims_mapping(layout.mesh, shape, mapping)
+    found = Layout.from_dims_mapping(layout.mesh, shape, mapping)
+    pairs = zip(layout.dims, found.dims, strict=True)
+    dims = tuple(old if dim_size(old) == dim_size(new) else new for old, new in pairs)
+    return replace(found, dims=dims)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -18,18 +20,26 @@ from torch.distributed.tensor import DTensor
 
 from autopar.base.arguments import FLAG, expect
 from autopar.base.errors import InvalidInputError
+from autopar.frontend.torch import Dynamic
 from autopar.frontend.torch.step.batch import Path, Structure, flatten, input_label
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.layout import Layout
-from autopar.parallel.calls import Modes, check_plain, check_tensors, described, whole_like
+from autopar.parallel.calls import Modes, Wanted, check_plain, check_tensors, described, whole_like
 from autopar.parallel.compiling import Compiler, ignored_text
+from autopar.parallel.opening import OpenCalls, check_sizes
 from autopar.parallel.parts import peers_of, whole_layout
+from autopar.parallel.sized import SizedVariant, sized
 from autopar.parallel.variant import Variant
 from autopar.runtime.agree.agreement import Offer
 from autopar.runtime.agree.disagreement import CALL, LOCAL, MODULE
+from autopar.runtime.execute.sized import KEPT_SIZES
 from autopar.runtime.files.digest import digest_bytes
 
 MANY = 16
 """Programs of one module from which on a warning says so."""
+
+KEPT_CALLS = 1024
+"""Kinds of calls of which a runner knows what the ranks compare."""
 
 
 class Runner:
@@ -44,13 +54,20 @@ class Runner:
         variants: By what they were compiled for.
     """
 
-    def __init__(self, compiler: Compiler) -> None:
+    def __init__(self, compiler: Compiler, dynamic: Dynamic | None = None) -> None:
         self.compiler = compiler
         self.job = compiler.job
-        self.variants: dict[Any, Variant] = {}
         self.takes_local = "local" in inspect.signature(compiler.skeleton.forward).parameters
+        self._open = OpenCalls(dynamic)
+        self._variants: dict[Any, list[Variant]] = {}
+        self._at = lru_cache(KEPT_SIZES)(sized)
         self._label = input_label(compiler.skeleton)
         self._calls: dict[Any, dict[str, str]] = {}
+
+    @property
+    def variants(self) -> list[Variant]:
+        """Those that are compiled."""
+        return [each for alike in self._variants.values() for each in alike]
 
     def variant(
         self,
@@ -60,8 +77,8 @@ class Runner:
         *,
         drawn: Mapping[str, str] = MappingProxyType({}),
         local: bool = False,
-    ) -> tuple[Variant, list[Tensor]]:
-        """Returns the variant for a call, and the tensors of the call.
+    ) -> tuple[SizedVariant, list[Tensor]]:
+        """Returns the variant for a call, at its sizes, and the tensors of the call.
 
         Args:
             modes: Those that the module is in.
@@ -79,37 +96,109 @@ class Runner:
             check_plain(call)
             check_tensors(call, tensors, absent=self.compiler.first is None)
             layouts = self._layouts_of(call, tensors) if local else []
-            key = self._key(modes, call, tensors)
-            if not local and key in self.variants:
-                self.variants[key].check(tensors)
+            found = None if local else self._ready(self._wanted(modes, call, tensors))
         except InvalidInputError as error:
             self.job.agree(Offer(error))
             raise
-        self._compare(key, modes, call, tensors, drawn, layouts)
-        wholes: Sequence[Tensor] = tensors
-        if local:
-            layouts = self._whole_layouts(call, tensors, layouts)
-            wholes = list(map(whole_like, tensors, layouts))
-            key = self._local_key(self._key(modes, call, wholes), layouts)
-        if key not in self.variants:
-            self._check_call(args, kwargs)
-            if len(self.variants) == MANY:
-                name = type(self.compiler.skeleton).__name__
-                warnings.warn(
-                    f"{MANY} programs are compiled for {name}: each shape"
-                    " of a batch and each plain argument needs its own; pad batches to few shapes",
-                    stacklevel=4,
-                )
+        draws = any(map(_draws, self.variants if local else [found] if found else []))
+        self._compare(modes, call, tensors, drawn if draws else {}, layouts)
+        if found is None:
+            wholes: Sequence[Tensor] = tensors
+            if local:
+                layouts = self._whole_layouts(call, tensors, layouts)
+                wholes = list(map(whole_like, tensors, layouts))
+            wanted = self._wanted(modes, call, wholes, layouts)
+            check_sizes(call, wanted.opened, wholes)
             # An example may have no values, and isn't computed with.
             known = () if local or self.compiler.first is None else tensors
-            self.variants[key] = self.compiler.compile(modes, call, wholes, layouts)
-            for entry in self.compiler.ignored:
-                warnings.warn(ignored_text(entry), stacklevel=3)
-            self._agree_on_first(self.variants[key], drawn, known)
-        return self.variants[key], tensors
+            found = self._found(wanted) or self._made(wanted, args, kwargs, drawn, known)
+        return found, tensors
+
+    def _wanted(
+        self,
+        modes: Modes,
+        call: Structure,
+        tensors: Sequence[Tensor],
+        layouts: Sequence[Layout] = (),
+    ) -> Wanted:
+        """Returns what is wanted for global tensors of a call."""
+        opened = self._open.opened(call, tensors)
+        key = self._key(modes, call, tensors, opened.shapes)
+        return Wanted(key, modes, call, tensors, opened, layouts)
+
+    def _ready(self, wanted: Wanted) -> SizedVariant | None:
+        """Returns the variant that is there for a call that brings the global tensors, checked.
+
+        Raises:
+            InvalidInputError: If it can't be called with them.
+        """
+        found = self._found(wanted)
+        if found is not None:
+            found.check(wanted.tensors)
+        elif self.compiler.first is not None:
+            check_sizes(wanted.call, wanted.opened, wanted.tensors)
+        return found
+
+    def _found(self, wanted: Wanted) -> SizedVariant | None:
+        """Returns the variant that is there for a call; None if it must be compiled."""
+        for each in self._variants.get(wanted.key, ()):
+            with suppress(InvalidInputError):
+                found = self._at(each, wanted.shapes)
+                if found.takes(wanted.layouts):
+                    return found
+        return None
+
+    def _made(
+        self,
+        wanted: Wanted,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        drawn: Mapping[str, str],
+        known: Sequence[Tensor],
+    ) -> SizedVariant:
+        """Returns a new variant for a call; all ranks make the same.
+
+        Raises:
+            AutoparError: On all ranks, if there is none, or one of them can't make the call.
+        """
+        self._check_call(args, kwargs)
+        if len(self.variants) == MANY:
+            warnings.warn(_many(type(self.compiler.skeleton).__name__), stacklevel=5)
+        variant = self._compiled(wanted)
+        found = self._at(variant, wanted.shapes)
+        self._variants.setdefault(wanted.key, []).append(variant)
+        for entry in self.compiler.ignored:
+            warnings.warn(ignored_text(entry), stacklevel=4)
+        self._agree_on_first(found, drawn, known)
+        return found
+
+    def _compiled(self, wanted: Wanted) -> Variant:
+        """Compiles a variant, also where those that are there aren't for the sizes of a call.
+
+        Raises:
+            AutoparError: On all ranks, if there is none. Where others are there, it says for which
+                sizes.
+        """
+        others = [self._refusal(each, wanted) for each in self._variants.get(wanted.key, ())]
+        refusals = [each for each in others if each is not None]
+        try:
+            variant = self.compiler.compile(wanted)
+        except InvalidInputError as error:
+            raise refusals[-1] if refusals else error from error
+        if refusals:
+            warnings.warn(_apart(refusals[-1], variant), stacklevel=6)
+        return variant
+
+    def _refusal(self, variant: Variant, wanted: Wanted) -> InvalidInputError | None:
+        """Returns why a variant isn't for the sizes of a call; None if it is."""
+        try:
+            self._at(variant, wanted.shapes)
+        except InvalidInputError as error:
+            return error
+        return None
 
     def _agree_on_first(
-        self, variant: Variant, drawn: Mapping[str, str], tensors: Sequence[Tensor]
+        self, variant: SizedVariant, drawn: Mapping[str, str], tensors: Sequence[Tensor]
     ) -> None:
         """Makes sure, of a variant's first call, of what it takes the variant to know.
 
@@ -132,20 +221,42 @@ class Runner:
     def _named(self, path: Path) -> str:
         return self._label(path[1:])
 
-    def _key(self, modes: Modes, call: Structure, tensors: Sequence[Tensor]) -> Any:
+    def _key(
+        self,
+        modes: Modes,
+        call: Structure,
+        tensors: Sequence[Tensor],
+        shapes: Sequence[Sequence[IntExpr]],
+    ) -> Any:
         differentiate = torch.is_grad_enabled()
+        pairs = zip(tensors, shapes, strict=True)
         return (
             call.spec,
             call.plain,
-            tuple((t.shape, t.dtype, differentiate and t.requires_grad) for t in tensors),
+            tuple((tuple(s), t.dtype, differentiate and t.requires_grad) for t, s in pairs),
             modes.training,
             differentiate and modes.trained,
             self.compiler.autocast(),
         )
 
+    def _told(
+        self, modes: Modes, call: Structure, tensors: Sequence[Tensor], local: bool
+    ) -> dict[str, str]:
+        """Returns what the other ranks must say of this call too."""
+        key = self._key(modes, call, tensors, [each.shape for each in tensors])
+        if (key, local) not in self._calls:
+            if len(self._calls) == KEPT_CALLS:
+                self._calls.clear()
+            trained = [each[2] for each in key[2]]
+            self._calls[key, local] = {
+                LOCAL: str(local),
+                CALL: described(modes, call, tensors, local),
+                MODULE: f"{digest_bytes(str((trained, key[3:])).encode()):x}",
+            }
+        return self._calls[key, local]
+
     def _compare(
         self,
-        key: Any,
         modes: Modes,
         call: Structure,
         tensors: Sequence[Tensor],
@@ -154,16 +265,7 @@ class Runner:
     ) -> None:
         """Makes sure that the other ranks make this call too."""
         local = bool(layouts)
-        if (key, local) not in self._calls:
-            trained = [each[2] for each in key[2]]
-            self._calls[key, local] = {
-                LOCAL: str(local),
-                CALL: described(modes, call, tensors, local),
-                MODULE: f"{digest_bytes(str((trained, key[3:])).encode()):x}",
-            }
-        known = self.variants.get(key)
-        draws = known is not None and known.wiring.seed is not None
-        values = {**self._calls[key, local], **(drawn if draws else {})}
+        values = {**self._told(modes, call, tensors, local), **drawn}
         plain = {
             label: each
             for label, each in zip(call.labels, tensors, strict=True)
@@ -209,19 +311,6 @@ class Runner:
             for label, layout, found in zip(call.labels, layouts, shapes, strict=True)
         ]
 
-    def _local_key(self, key: Any, layouts: Sequence[Layout]) -> Any:
-        """Returns the key of a variant that reads these parts: that of the global call if it does.
-
-        Args:
-            key: Of the call with global tensors.
-            layouts: How the ranks hold them.
-        """
-        known = self.variants.get(key)
-        parts = [each.normalized() for each in layouts]
-        if known is not None and [each.normalized() for each in known.layouts] == parts:
-            return key
-        return key, tuple(parts)
-
     def _check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         signature = inspect.signature(self.compiler.skeleton.forward)
         try:
@@ -231,3 +320,22 @@ class Runner:
             raise InvalidInputError(
                 f"{name} can't be called like this: {error}; it takes {signature}"
             ) from error
+
+
+def _draws(variant: SizedVariant | Variant) -> bool:
+    return variant.wiring.seed is not None
+
+
+def _apart(refusal: InvalidInputError, variant: Variant) -> str:
+    lines = dict.fromkeys(str(each.loc) for each in variant.captured.narrowed)
+    return (
+        f"{refusal}; a program is compiled for these sizes, at which the model does something else"
+        f" than at those of other calls: {', '.join(lines)}"
+    )
+
+
+def _many(name: str) -> str:
+    return (
+        f"{MANY} programs are compiled for {name}: each shape of a batch and each plain argument"
+        " needs its own; leave sizes open with dynamic=, or pad batches to few shapes"
+    )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
-from autopar.ir.expr.expression import planned
+from autopar.ir.expr.expression import evaluate
 from autopar.ir.layout import Layout, dim_axes, dim_size
 from autopar.runtime.collectives.sending import sent_to_all
 from autopar.runtime.ports.boxes import Box, box_shape, layout_box, take
@@ -75,7 +75,7 @@ def shard_of(layout: Layout, coords: Mapping[str, int], mesh: DeviceMesh | None)
 
     Args:
         layout: Of the parameter.
-        coords: The rank's coordinates.
+        coords: The rank's coordinates, and sizes that are open (see `as_coords`).
         mesh: The mesh of DTensors; None for plain tensors.
 
     Raises:
@@ -84,7 +84,7 @@ def shard_of(layout: Layout, coords: Mapping[str, int], mesh: DeviceMesh | None)
     placements = None if mesh is None else placements_of(layout)
     if mesh is not None and placements is None:
         raise ValueError(f"{layout} is no placement of a DTensor")
-    shape = tuple(planned(dim_size(dim)) for dim in layout.dims)
+    shape = tuple(evaluate(dim_size(dim), coords) for dim in layout.dims)
     return Shard(shape, layout, layout_box(layout, coords), mesh, placements)
 
 

@@ -58,7 +58,7 @@ def test_tokens_are_those_of_transformers(
     example: ModuleType, config: Any, mesh: str, strategy: str, reductions: int
 ) -> None:
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config(), attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config())
     compiled = example.compile_decoder(model, mesh, strategy)
     summary = compiled.summary()
     assert re.search(r"all_reduce +d\d +(\d+) ", summary)[1] == str(reductions)

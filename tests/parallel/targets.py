@@ -27,6 +27,9 @@ from autopar.runtime.job.processes import Processes
 from autopar.runtime.state.wholes import whole_of
 from tests.parallel.tiny import Scored, TinyGPT, adamw, loss_of, tiny, tokens, train
 
+ANY = {"ids": {0: "batch", 1: "length=1:6"}}
+"""Sizes of a batch that stay open."""
+
 
 def join(processes: Processes) -> None:
     """Makes the job's process group."""
@@ -296,6 +299,48 @@ def diverged(folder: Path) -> list[str]:
     return said
 
 
+def any_batch(folder: Path) -> tuple[list[str], int, list[str]]:
+    """Trains and evaluates at any size, whole batches and parts.
+
+    Returns:
+        What differs, the number of programs, and what is said of other sizes.
+    """
+    del folder
+    alone = tiny()
+    parallel = quietly(tiny(), mesh="dp=2", strategy="fsdp:dp", dynamic=ANY)
+    optimizers = [adamw(each) for each in (alone, parallel)]
+    problems, refused = [], []
+    for batch, length in ((4, 6), (5, 6), (3, 2), (1, 1)):
+        ids = tokens(batch, batch)[:, :length].contiguous()
+        losses = []
+        for model, optimizer in zip((alone, parallel), optimizers, strict=True):
+            optimizer.zero_grad()
+            losses.append(model(ids).square().mean())
+            losses[-1].backward()
+            optimizer.step()
+        problems += far(f"loss of {batch}x{length}", *losses)
+        long = torch.zeros(batch, 7, dtype=torch.int64)
+        refused.append(_refused(parallel, long))
+    refused[1:] = [_refused(parallel, tokens(0, 3 + dist.get_rank()))]
+    for model in (alone, parallel):
+        model.eval()
+    with torch.no_grad():
+        for batch in (1, 5, 2):
+            ids = tokens(batch, batch)
+            block = ids.split(-(-batch // 2))[dist.get_rank() :][:1]
+            part = block[0] if block else ids[:0]
+            wanted = alone(ids)
+            problems += far(f"eval of {batch}", parallel(ids), wanted)
+            problems += far(f"parts of {batch}", parallel(part, local=True), wanted)
+    return problems, len(parallel._parallel.runner.variants), refused
+
+
+def far(what: str, found: Tensor, wanted: Tensor) -> list[str]:
+    """Returns that tensors differ, if they do."""
+    error = (found - wanted).abs().max().item()
+    return [f"{what}: {error:.1e}"] if error > 1e-5 else []
+
+
 def as_wished(folder: Path) -> str:
     """Trains with all that may be said of how to compile; returns what differs."""
     plan = folder / "plan.yaml"
@@ -450,6 +495,7 @@ CHECKS: Mapping[str, Callable[[Path], Any]] = {
     "handed": handed,
     "mismatched": mismatched,
     "diverged": diverged,
+    "any_batch": any_batch,
     "losses_alone": losses_alone,
     "planned_once": planned_once,
     "as_wished": as_wished,

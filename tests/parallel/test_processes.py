@@ -26,7 +26,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
         "as_wished",
     )
     same = (*same, "put_together")
-    names = (*same, "dropped", "mismatched", "diverged")
+    names = (*same, "dropped", "mismatched", "diverged", "any_batch")
     first, second = run_ranks(2, targets.several, tmp_path, names)
     assert first == second
     assert {name: first[name] for name in same} == dict.fromkeys(same, "")
@@ -37,6 +37,10 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
         assert f"rank 0: ids int64[{mine}, 6], in train mode" in said
         assert f"rank 1: ids int64[{theirs}, 6], in" in said
     assert "rank 1: ids int64[6, 6], in eval mode" in first["diverged"][-1]
+    problems, compiled, refused = first["any_batch"]
+    assert (problems, compiled) == ([], 2)
+    assert "dimension 1 of input 'ids' is 7; length is at least 1 and at most 6" in refused[0]
+    assert "rank 0: ids int64[3, 6]" in refused[1]
     alone = autopar.parallelize(tiny(dropout=0.5), tokens(0), mesh="1")
     for found in first["dropped"]:
         torch.testing.assert_close(torch.tensor(found), alone(tokens(0)).detach())

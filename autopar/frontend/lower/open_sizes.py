@@ -8,6 +8,7 @@ it refuses, and what it takes for granted it notes, as a comparison that is judg
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -109,6 +110,7 @@ class OpenSizes:
     def told(self, condition: sympy.Basic) -> tuple[str, str]:
         """Returns a condition as users read it, and the names of the sizes in it."""
         used = {self._ranges[symbol].name for symbol in map(str, condition.free_symbols)}
+        condition = _as_limit(condition)
         spelled = _SPELLED.get(type(condition))
         text = str(condition) if spelled is None else f" {spelled} ".join(map(str, condition.args))
         return self.named(text), ", ".join(sorted(used))
@@ -118,6 +120,35 @@ class OpenSizes:
         for symbol, size in self._ranges.items():
             text = re.sub(rf"\b{symbol}\b", size.name, text)
         return text
+
+    def ranges_within(self, relation: sympy.Basic) -> list[str]:
+        """Returns ranges of several sizes, as users write them, within which a relation holds.
+
+        All may be as large; there are none where that doesn't make it true.
+        """
+        try:
+            used = {size.name for arg in relation.args for size in sizes_of(self._expr(arg))}
+        except Unexpressed:
+            return []
+        if len(used) < 2:
+            return []
+        known = {symbol: size for symbol, size in self._ranges.items() if size.name in used}
+        most = self._largest(relation, known)
+        return [f"{each.name}={each.least or ''}:{most}" for each in known.values() if most]
+
+    def _largest(self, relation: sympy.Basic, known: Mapping[str, Size]) -> int:
+        """Returns how large sizes may be, by symbol, so that a relation holds; 0 if it doesn't."""
+        least = max(1, *(size.least for size in known.values()))
+
+        def holds(most: int) -> bool:
+            self._ranges.update({s: replace(size, most=most) for s, size in known.items()})
+            limited = dict(self._ranges)
+            found = self._is_made_true(relation) and self._ranges == limited
+            self._ranges.update(known)
+            return found
+
+        fits = bisect_left(range(least, UNBOUNDED), True, key=lambda most: not holds(most))
+        return least + fits - 1 if fits else 0
 
     def narrow(self) -> Iterator[sympy.Basic]:
         """Narrows sizes to those for which what torch took for granted holds.
@@ -181,8 +212,12 @@ class OpenSizes:
 
     def _holds_as_planned(self, relation: sympy.Basic) -> bool:
         sizes = {symbol: self._ranges.get(str(symbol)) for symbol in relation.free_symbols}
-        planned = {symbol: size.planned for symbol, size in sizes.items() if size is not None}
-        return bool(relation.subs(planned) == sympy.true)
+        chosen = {symbol: self._chosen(size) for symbol, size in sizes.items() if size is not None}
+        return bool(relation.subs(chosen) == sympy.true)
+
+    def _chosen(self, size: Size) -> int:
+        """Returns the number for which a relation that holds for some sizes only must hold."""
+        return size.planned
 
     def _is_made_true(self, relation: sympy.Basic) -> bool:
         compare = _LESS.get(type(relation))
@@ -210,12 +245,12 @@ class OpenSizes:
         return False
 
     def _keep_apart(self, size: IntExpr, other: IntExpr) -> bool:
-        """Sees to it that a size is never a number, by the side on which the planned one is."""
+        """Sees to it that a size is never a number, by the side on which the chosen one is."""
         if not isinstance(size, Size) or not isinstance(other, int):
             return is_at_least(size, add(other, 1)) or is_at_least(other, add(size, 1))
-        if size.planned > other:
+        if self._chosen(size) > other:
             return self._bound(other + 1, size)
-        return size.planned < other and self._bound(size, other - 1)
+        return self._chosen(size) < other and self._bound(size, other - 1)
 
     def _limit(self, size: Size) -> bool:
         symbol, known = next(each for each in self._ranges.items() if each[1].name == size.name)
@@ -248,6 +283,16 @@ def is_same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors always have the same shape."""
     pairs = zip(one.shape, other.shape, strict=False)
     return one.ndim == other.ndim and all(statically_known_true(a == b) for a, b in pairs)
+
+
+def _as_limit(condition: sympy.Basic) -> sympy.Basic:
+    """Returns `x == Min(512, x)` as `x <= 512`, which says the same; others as they are."""
+    if isinstance(condition, sympy.Eq):
+        for size, limited in (condition.args, condition.args[::-1]):
+            if isinstance(limited, Min) and size in limited.args:
+                rest = [each for each in limited.args if each != size]
+                return sympy.Le(size, Min(*rest), evaluate=False)
+    return condition
 
 
 def conjuncts(relation: sympy.Basic) -> Iterable[sympy.Basic]:

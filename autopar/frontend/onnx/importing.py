@@ -83,9 +83,10 @@ def record_model(
     problems.raise_if_any()
     wanted = [item for item in outputs if item is not None]
     sizes = recorder.trace.sizes
-    for condition, names in map(sizes.told, sizes.narrow()):
-        what = f"it computes something else unless {condition}"
-        problems.add("", what, to_bind(names))
+    for condition in sizes.narrow():
+        told, names = sizes.told(condition)
+        ranges = sizes.ranges_within(condition)
+        problems.add("", f"it computes something else unless {told}", to_bind(names, ranges))
     problems.raise_if_any()
     recorder.trace.finish(wanted)
     return Recorded(model, recorder, inputs, wanted, walker.notes)

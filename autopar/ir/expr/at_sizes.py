@@ -70,6 +70,13 @@ def port_at(port: Port, sizes: Sizes) -> Port:
     return _AtSizes(as_coords(sizes)).port(port)
 
 
+def layout_at(layout: Layout, sizes: Sizes) -> Layout:
+    """Returns a layout at sizes."""
+    found = _AtSizes(as_coords(sizes)).layout(layout)
+    assert found is not None
+    return found
+
+
 def _open_ports(ports: Sequence[Port], state: Container[str]) -> tuple[list[int], list[int]]:
     """Returns where ports with open sizes are: others, and those of state."""
     found: tuple[list[int], list[int]] = ([], [])
@@ -114,12 +121,12 @@ class _AtSizes:
     def _value(self, value: Value) -> Value:
         if value.dist is None and all(isinstance(size, int) for size in value.shape):
             return value
-        return replace(value, shape=self._shape(value.shape), dist=self._layout(value.dist))
+        return replace(value, shape=self._shape(value.shape), dist=self.layout(value.dist))
 
     def _shape(self, shape: tuple[IntExpr, ...]) -> tuple[IntExpr, ...]:
         return tuple(map(self._size, shape))
 
-    def _layout(self, layout: Layout | None) -> Layout | None:
+    def layout(self, layout: Layout | None) -> Layout | None:
         return layout and replace(layout, dims=tuple(map(self._dim, layout.dims)))
 
     def _dim(self, dim: DimLayout) -> DimLayout:

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
-from autopar.ir.expr.expression import planned
+from autopar.ir.expr.facts import divides
 from autopar.ir.layout import DimLayout, Layout, SubDim, dim_axes, dim_size
 from autopar.ir.mesh import ProcessMesh
 
@@ -86,9 +86,9 @@ def placeable(layout: Layout) -> Layout:
 
 
 def _placeable(dim: DimLayout, mesh: ProcessMesh) -> DimLayout:
-    size = planned(dim_size(dim))
+    size = dim_size(dim)
     axes: tuple[str, ...] = ()
     for axis in sorted(dim_axes(dim), key=mesh.axis_index):
-        if not axes or size % mesh.axes_size((*axes, axis)) == 0 == size % mesh.axes_size(axes):
+        if not axes or divides(mesh.axes_size((*axes, axis)), size):
             axes = (*axes, axis)
     return (SubDim(size, axes),)

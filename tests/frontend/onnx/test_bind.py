@@ -50,6 +50,24 @@ def test_unnamed_sizes_are_called_as_their_input() -> None:
     assert (shapes, problems) == ({"x": (Size("x_0", planned=8), 3, rows, columns)}, [])
 
 
+def test_unnamed_sizes_are_bound_by_their_input() -> None:
+    shapes, problems = bind(IMAGE, dims={"x_0": 2, "x_2": "1:64"})
+    columns = Size("x_3", planned=128)
+    assert (shapes, problems) == ({"x": (2, 3, Size("x_2", 1, 64, 64), columns)}, [])
+
+
+@pytest.mark.parametrize("dims", [{"ids_0": 2}, {"s77": 2}])
+def test_sizes_that_torch_counts_are_called_as_the_first_input(dims: dict[str, int]) -> None:
+    body = graph([], {"ids": (INT64, ["s77", "s27"]), "mask": (INT64, ["s77", "s27 + 1"])}, [])
+    length = Size("ids_1", planned=128)
+    assert bind(body, dims=dims) == ({"ids": (2, length), "mask": (2, length + 1)}, [])
+
+
+def test_sizes_called_none_are_not_one() -> None:
+    body = graph([], {"x": (FLOAT, ["None", "None"])}, [])
+    assert bind(body)[0] == {"x": (Size("x_0", planned=8), Size("x_1", planned=128))}
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [

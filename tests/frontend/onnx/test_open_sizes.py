@@ -63,6 +63,26 @@ def test_a_table_that_is_cut_to_a_length_limits_it(tmp_path: Path) -> None:
     assert ranges(program) == {"batch": (0, 2**31 - 1), "length": (0, 512)}
 
 
+def test_sizes_that_are_limited_together_are_refused_with_ranges(tmp_path: Path) -> None:
+    nodes = (
+        node("Concat", "x more", "both", axis=1),
+        node("Shape", "both", "s", start=1, end=2),
+        node("Slice", "table zero s one", "cut"),
+        node("Add", "both cut", "y"),
+    )
+    inputs = {"x": (FLOAT, [2, "past"]), "more": (FLOAT, [2, "length"])}
+    table = {
+        "table": np.ones((1, 512), np.float32),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+    }
+    with pytest.raises(ModelError, match=r"unless .* <= 512") as refused:
+        imported(tmp_path, *nodes, inputs=inputs, initializers=table)
+    assert "--dims past=:256,length=:256" in str(refused.value)
+    found = import_onnx(tmp_path / "model.onnx", dims={"past": ":256", "length": ":256"})
+    assert ranges(found.program) == {"past": (0, 256), "length": (0, 256)}
+
+
 def test_a_size_that_a_weight_fixes_is_fixed(tmp_path: Path) -> None:
     bias, weight = np.ones(16, np.float32), np.ones((16, 4), np.float32)
     program = imported(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import Captured, capture
@@ -40,6 +41,16 @@ def ranges(found: Captured) -> dict[str, tuple[int, int]]:
 
 def alone_is_twice(x: Tensor) -> Tensor:
     return x * 2 if x.shape[0] == 1 else x
+
+
+def told_apart(x: Tensor) -> Tensor:
+    return x if x.shape[0] == 1 else x.expand(x.shape[0], -1)
+
+
+def causal(x: Tensor) -> Tensor:
+    rows = x.view(1, 1, x.shape[0], 8)
+    is_causal = x.shape[0] > 1 and x.ndim == 2
+    return F.scaled_dot_product_attention(rows, rows, rows, is_causal=is_causal)
 
 
 ANY = 2**31 - 1
@@ -76,11 +87,12 @@ def test_what_code_decides_by_a_size_narrows_it(code: Code, least: int, most: in
     ("code", "size", "why"),
     [
         (alone_is_twice, "batch=1:64", r"size of batch, whether batch == 1; .* as 'batch=2:64'"),
+        (causal, "batch=0:64", r"whether batch > 1; .* as 'batch=2:64'"),
         (lambda x: x.squeeze(0), "batch=1:", r"whether batch == 1; .* as 'batch=2:'"),
         (lambda x: x[len(x) :], "batch", "this line does depends on the size of batch;"),
         (lambda x: x * x.shape[0] ** -0.5, "batch", "a number that depends on an open size and"),
         (lambda x: x[::2] if x.shape[0] % 2 else x, "batch", r"whether Mod\(batch, 2\) != 0"),
-        (lambda x: x[:1].expand(x.shape[0], 8), "batch", r"whether Min\(1, batch\) == batch"),
+        (lambda x: x[:1].expand(x.shape[0], 8), "batch", "whether batch <= 1"),
         (lambda x: x.sum_to_size(1, 8), "batch", "whether 1 != batch"),
     ],
 )
@@ -88,6 +100,14 @@ def test_what_is_not_said_by_a_range_is_refused(code: Code, size: str, why: str)
     with pytest.raises(InvalidInputError, match=why) as refused:
         captured(code, size)
     assert str(refused.value).startswith(__file__)
+
+
+@pytest.mark.parametrize(
+    ("code", "size", "least"),
+    [(told_apart, "batch", 1), (told_apart, "batch=0:64", 0), (causal, "batch=1:64", 1)],
+)
+def test_sizes_are_told_apart_that_make_no_difference(code: Code, size: str, least: int) -> None:
+    assert ranges(captured(code, size))["batch"][0] == least
 
 
 def test_a_range_that_decides_is_kept() -> None:

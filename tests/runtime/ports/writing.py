@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 import autopar
+from autopar.parallel.sized import SizedVariant
 from autopar.runtime.api import load
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.ports.boxes import take
@@ -112,7 +113,7 @@ def calling(processes: Processes, build: Path) -> list[float]:
 
 def _read(parallel: Any, batch: Batch) -> Batch:
     """Returns a copy of what a rank reads of a batch."""
-    boxes = parallel._parallel.runner.compiler.first.boxes
+    boxes = SizedVariant(parallel._parallel.runner.compiler.first).boxes
     return {name: take(each, boxes[name]).clone() for name, each in batch.items()}
 
 

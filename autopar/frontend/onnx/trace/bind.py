@@ -55,16 +55,20 @@ def bind_inputs(
     stored = {tensor.name for tensor in graph.initializer}
     stored |= {sparse.values.name for sparse in graph.sparse_initializer}
     inputs = [value for value in graph.input if value.name not in stored]
-    symbols = dict.fromkeys(_symbol(d) for value in inputs for d in _dims(value) if _symbol(d))
+    renamed = _renamed(inputs)
+    dims = {renamed.get(name, name): size for name, size in dims.items()}
+    names = {value.name: _names(value, renamed) for value in inputs}
+    symbols = dict.fromkeys(name for each in names.values() for name in each if name)
     _check_names("--input-shapes", shapes, [v.name for v in inputs], "input", problems)
     _check_names("--dims", dims, list(symbols), "symbolic dimension", problems)
     ranges = _ranges(dims, problems)
     _check_sizes(shapes, dims, problems)
     kinds = [_kind(value, problems) for value in inputs]
-    binding = _bind_symbols(inputs, shapes, ranges, problems)
+    binding = _bind_symbols(names, shapes, ranges, problems)
     bound = []
     for value, kind in zip(inputs, kinds, strict=True):
-        shape = None if kind is None else _shape(value, shapes, binding, problems)
+        own = names[value.name]
+        shape = None if kind is None else _shape(value, own, shapes, binding, problems)
         if kind is not None and shape is not None:
             bound.append(BoundInput(value.name, kind, shape))
     return bound
@@ -75,8 +79,44 @@ def _dims(value: ValueInfoProto) -> Sequence[TensorShapeProto.Dimension]:
 
 
 def _symbol(dim: TensorShapeProto.Dimension) -> str:
-    """Returns the name of a symbolic size; "" if it has none. Some exporters write `?` for that."""
-    return dim.dim_param if any(char.isalnum() for char in dim.dim_param) else ""
+    """Returns the name of a symbolic size; "" if it has none.
+
+    Some exporters write `?` or `None` for that.
+    """
+    is_name = any(char.isalnum() for char in dim.dim_param) and dim.dim_param != "None"
+    return dim.dim_param if is_name else ""
+
+
+_COUNTED = re.compile(r"\b[su]\d+\b")
+"""How torch's exporter calls sizes that have no name: it counts them."""
+
+
+def _renamed(inputs: Sequence[ValueInfoProto]) -> dict[str, str]:
+    """Returns what sizes are called that torch has counted: as the first dimension of theirs."""
+    found: dict[str, str] = {}
+    for value in inputs:
+        for at, dim in enumerate(_dims(value)):
+            if _COUNTED.fullmatch(_symbol(dim)):
+                found.setdefault(_symbol(dim), _name(value.name, at))
+    return found
+
+
+def _names(value: ValueInfoProto, renamed: Mapping[str, str]) -> list[str]:
+    """Returns the names of an input's sizes, "" of those that are fixed."""
+    names = []
+    for at, dim in enumerate(_dims(value)):
+        known = _symbol(dim) or ("" if _number(dim) is not None else _name(value.name, at))
+        names.append(_COUNTED.sub(lambda each: renamed.get(each[0], each[0]), known))
+    return names
+
+
+def _name(name: str, at: int) -> str:
+    """Returns the name of a dimension that has none: that of its input, and its place."""
+    return _identifier(f"{name}_{at}")
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W|^(?=\d)", "_", name)
 
 
 def _check_names(
@@ -127,26 +167,25 @@ def _kind(value: ValueInfoProto, problems: Problems) -> ElementType | None:
 
 
 def _bind_symbols(
-    inputs: Sequence[ValueInfoProto],
+    names: Mapping[str, Sequence[str]],
     shapes: Mapping[str, Sequence[int]],
     dims: Mapping[str, int | SizeRange],
     problems: Problems,
 ) -> dict[str, IntExpr]:
     binding = {name: size for name, size in dims.items() if isinstance(size, int)}
     said = {symbol: f"--dims {symbol}={size}" for symbol, size in binding.items()}
-    for value in inputs:
-        shape = shapes.get(value.name)
-        if shape is None or len(shape) != len(_dims(value)):
+    for name, symbols in names.items():
+        shape = shapes.get(name)
+        if shape is None or len(shape) != len(symbols):
             continue
-        text = f"--input-shapes {value.name}:{','.join(map(str, shape))}"
-        for dim, size in zip(_dims(value), shape, strict=True):
-            symbol = _symbol(dim)
+        text = f"--input-shapes {name}:{','.join(map(str, shape))}"
+        for symbol, size in zip(symbols, shape, strict=True):
             if not symbol:
                 continue
             if binding.setdefault(symbol, size) != size:
                 problems.add("", f"{text} contradicts {said[symbol]}: dimension {symbol!r}")
             said.setdefault(symbol, text)
-    known: dict[str, IntExpr] = {**_open_symbols(inputs, dims), **binding}
+    known: dict[str, IntExpr] = {**_open_symbols(names, dims), **binding}
     sums = {
         symbol: sum_of(symbol, known) for symbol in known if symbol not in dims.keys() | binding
     }
@@ -154,12 +193,12 @@ def _bind_symbols(
 
 
 def _open_symbols(
-    inputs: Sequence[ValueInfoProto], dims: Mapping[str, int | SizeRange]
+    names: Mapping[str, Sequence[str]], dims: Mapping[str, int | SizeRange]
 ) -> dict[str, Size]:
     """Returns the open size of each symbol: one for all dimensions that the file calls the same."""
     found: dict[str, Size] = {}
-    for value in inputs:
-        for at, symbol in enumerate(map(_symbol, _dims(value))):
+    for symbols in names.values():
+        for at, symbol in enumerate(symbols):
             known = dims.get(symbol)
             if symbol and symbol not in found:
                 found[symbol] = _open(symbol, at, known if isinstance(known, SizeRange) else None)
@@ -168,13 +207,15 @@ def _open_symbols(
 
 def _shape(
     value: ValueInfoProto,
+    names: Sequence[str],
     shapes: Mapping[str, Sequence[int]],
     binding: Mapping[str, IntExpr],
     problems: Problems,
 ) -> tuple[IntExpr, ...] | None:
     """Returns the input's shape; None, after noting why, if a size is missing or contradicted."""
     where = f"input {value.name!r}"
-    declared = [_size(dim, binding) for dim in _dims(value)]
+    pairs = zip(_dims(value), names, strict=True)
+    declared = [binding.get(name) if name else _number(dim) for dim, name in pairs]
     text = "[" + ", ".join(_spell(dim) for dim in _dims(value)) + "]"
     given = shapes.get(value.name)
     ranked = value.type.tensor_type.HasField("shape")
@@ -192,10 +233,7 @@ def _shape(
     if not ranked:
         problems.add(where, "its rank and sizes aren't in the file", "--input-shapes NAME:8,128")
         return None
-    sizes = tuple(
-        _open(f"{value.name}_{at}", at) if size is None else size
-        for at, size in enumerate(declared)
-    )
+    sizes = tuple(size for size in declared if size is not None)
     known = [size for size in sizes if isinstance(size, int)]
     if not is_possible(known):
         problems.add(where, f"its shape {shape_text(known)} has {math.prod(known)} elements")
@@ -205,12 +243,10 @@ def _shape(
 
 def _open(name: str, at: int, known: SizeRange | None = None) -> Size:
     """Returns the open size of a dimension, which is the `at`-th one of an input."""
-    return (known or SizeRange()).size(re.sub(r"\W|^(?=\d)", "_", name), PLANNED[min(at, 1)])
+    return (known or SizeRange()).size(_identifier(name), PLANNED[min(at, 1)])
 
 
-def _size(dim: TensorShapeProto.Dimension, binding: Mapping[str, IntExpr]) -> IntExpr | None:
-    if _symbol(dim):
-        return binding.get(_symbol(dim))
+def _number(dim: TensorShapeProto.Dimension) -> int | None:
     # Some exporters write -1 where the size is unknown.
     return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
 
@@ -218,4 +254,4 @@ def _size(dim: TensorShapeProto.Dimension, binding: Mapping[str, IntExpr]) -> In
 def _spell(dim: TensorShapeProto.Dimension) -> str:
     if _symbol(dim):
         return _symbol(dim)
-    return str(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value >= 0 else "?"
+    return "?" if _number(dim) is None else str(_number(dim))

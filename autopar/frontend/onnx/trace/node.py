@@ -30,8 +30,15 @@ class Refused(Exception):
         self.advice = advice
 
 
-def to_bind(names: str = "the dimension") -> str:
-    """Returns what a user may do where open sizes decide what a node does."""
+def to_bind(names: str = "the dimension", ranges: Sequence[str] = ()) -> str:
+    """Returns what a user may do where open sizes decide what a node does.
+
+    Args:
+        names: The sizes.
+        ranges: Of these, as users write them, within which it always does the same.
+    """
+    if ranges:
+        return f"say how large they may be together, as --dims {','.join(ranges)}"
     return f"bind {names} with --dims NAME=8, or say that it has at least 1, or 2: NAME=1:"
 
 

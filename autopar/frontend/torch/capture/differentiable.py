@@ -19,13 +19,16 @@ from torch.utils import _pytree as pytree
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.lower.fx import lower
-from autopar.frontend.torch.capture.fake import fake_batch, fake_model
+from autopar.frontend.torch.capture.fake import FakeModel, fake_batch, fake_model
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.capture.ways import Start, trace
-from autopar.frontend.torch.conditions.conditions import Answering, Asked
+from autopar.frontend.torch.conditions.conditions import Asked
+from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 from autopar.frontend.torch.ops.mixed import refuse_mixed_products
 from autopar.frontend.torch.step.batch import Structure, only
+from autopar.frontend.torch.step.dynamic import Opened, open_shapes
 from autopar.frontend.torch.step.stitch import Inputs, Step, assumed_of, summed
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 
@@ -53,6 +56,7 @@ class Differentiable:
             by their names.
         constants: Tensors that the code holds, by name.
         asked: What the code asked of values.
+        narrowed: What open sizes can't be.
     """
 
     program: Program
@@ -65,6 +69,7 @@ class Differentiable:
     updates: Mapping[str, str]
     constants: Mapping[str, Tensor]
     asked: tuple[Asked, ...] = ()
+    narrowed: tuple[ReportEntry, ...] = ()
 
     @property
     def returned(self) -> tuple[str, ...]:
@@ -83,6 +88,7 @@ def capture_differentiable(
     outputs: Sequence[str] = (),
     values: Mapping[str, Tensor] | None = None,
     known: Sequence[Asked] = (),
+    opened: Opened | None = None,
 ) -> Differentiable:
     """Captures `model(*args, **kwargs)` and its derivative.
 
@@ -98,6 +104,7 @@ def capture_differentiable(
             none of these, or nothing is named, all of them.
         values: What the model's tensors hold, by name, if it is on the meta device.
         known: What the same code was answered before.
+        opened: The shapes of the tensors, of which sizes may be open; by default none is.
 
     Raises:
         AnnotationError: If a mark in the model doesn't fit its tensor or the mesh.
@@ -105,9 +112,17 @@ def capture_differentiable(
             again. Names the user's line.
     """
 
+    opened = opened or open_shapes(None, call.labels, tensors)
+
+    def batch_of(fake: FakeModel) -> list[Tensor]:
+        pairs = zip(tensors, opened.shapes, strict=True)
+        return [fake_batch(tensor, fake.answering, shape) for tensor, shape in pairs]
+
     def start() -> Start:
-        fake = fake_model(model, values, known)
-        return Start(fake, [_fake_input(tensor, fake.answering) for tensor in tensors])
+        sizes = ExampleSizes(opened.said) if opened.names else None
+        fake = fake_model(model, values, known, sizes)
+        pairs = zip(batch_of(fake), tensors, strict=True)
+        return Start(fake, [each.requires_grad_(like.requires_grad) for each, like in pairs])
 
     def compute(module: nn.Module, given: Sequence[Tensor]) -> Any:
         context = nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
@@ -120,8 +135,7 @@ def capture_differentiable(
     fake, joint = trace(start, compute, absent="told" if differentiate else "any")
     _check_outputs(joint.structure)
     step = Step(fake.mode)
-    plain = [fake_batch(tensor, fake.answering) for tensor in tensors]
-    inputs = Inputs(step, joint, fake.stored, call.labels, plain, {}, whole=False)
+    inputs = Inputs(step, joint, fake.stored, call.labels, batch_of(fake), {}, whole=False)
     inputs.add_batch(step)
     given = _given(step, joint, inputs)
     done = step.copy(joint.graph, given, "forward")
@@ -135,15 +149,12 @@ def capture_differentiable(
         name=type(model).__name__,
         when=lambda node: step.places.get(node, ("forward", 0)),
         mesh=mesh,
+        sizes=fake.answering.sizes,
     )
     program = lower(step.graph, lowering)
     refuse_mixed_products(program)
     constants = {f"constant.{at}": each for at, each in enumerate(joint.constants.values())}
     return _named(program, joint, constants, fake.answering.asked)
-
-
-def _fake_input(tensor: Tensor, answering: Answering) -> Tensor:
-    return fake_batch(tensor, answering).requires_grad_(tensor.requires_grad)
 
 
 def _check_outputs(structure: Structure) -> None:
@@ -234,4 +245,5 @@ def _named(
         updates,
         {name: each for name, each in constants.items() if name in program.main.inputs},
         tuple(asked),
+        joint.narrowed,
     )

@@ -39,6 +39,7 @@ from autopar.frontend.torch.conditions.narrowing import ExampleSizes, SizeDecide
 from autopar.frontend.torch.conditions.own_generators import undrawn
 from autopar.frontend.torch.ops.batch_norms import make_batch_norms_static
 from autopar.frontend.torch.ops.checkpoints import noted_checkpoints
+from autopar.frontend.torch.ops.flags import decided_flags
 from autopar.frontend.torch.ops.own_backward import checked_functions
 from autopar.frontend.torch.ops.strided import name_strided_views
 from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, Untraceable, user_line
@@ -173,6 +174,7 @@ def capture_joint(
         stack.enter_context(checked_functions(fake.answering.selected))
         stack.enter_context(UserLines())
         stack.enter_context(noted_checkpoints())
+        stack.enter_context(decided_flags())
         stack.enter_context(questions_kept())
         stack.enter_context(fake.answering.on())
         stack.enter_context(no_lots(lambda: step(*batch)))

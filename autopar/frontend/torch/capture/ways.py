@@ -15,9 +15,11 @@ from torch import Tensor
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch.capture.fake import FakeModel
 from autopar.frontend.torch.capture.joint import Compute, Joint, capture_joint
+from autopar.frontend.torch.capture.widening import widened
 from autopar.frontend.torch.refusals import Untraceable
 from autopar.frontend.torch.rows.presence import Absent
 from autopar.frontend.torch.rows.selections import NotApart
+from autopar.ir.expr.at_sizes import Sizes
 
 
 class Start(NamedTuple):
@@ -63,11 +65,29 @@ def trace(start: Callable[[], Start], compute: Compute, *, absent: Absent) -> Tr
 def _traced(
     start: Callable[[], Start], compute: Compute, *, compiling: bool, absent: Absent
 ) -> Traced:
-    """Captures one way, with all rows that data may select where code computes them apart."""
+    """Captures one way, as wide as the sizes of the batch may be."""
+
+    def capture(instead: Sizes) -> Traced:
+        return _captured(start, compute, compiling=compiling, absent=absent, instead=instead)
+
+    fake, joint = capture({})
+    return Traced(fake, widened(fake, joint, capture))
+
+
+def _captured(
+    start: Callable[[], Start],
+    compute: Compute,
+    *,
+    compiling: bool,
+    absent: Absent,
+    instead: Sizes,
+) -> Traced:
+    """Captures with all rows that data may select where code computes them apart."""
     denied: frozenset[str] | None = frozenset()
     left_out: frozenset[tuple[str, int]] = frozenset()
     for left in reversed(range(TRIES)):
         fake, batch = start()
+        fake.answering.sizes.decide_by(instead)
         selected = fake.answering.selected
         selected.denied = denied if left else None
         selected.left_out = left_out

@@ -1,13 +1,15 @@
 """Open sizes of a batch: what code that is captured decides by them narrows what they may be.
 
 Nothing is known of an open size but its range. Where code asks for more, as `if x.shape[0] == 1`,
-the answer is that of the example, and the range becomes one in which it is always the same, unless
-the user gave the range: then the code is refused.
+the answer is that of the example, and the range becomes one in which it is always the same. Where
+few sizes are left out by that, they may be taken in again (see `capture.widening`). A range that
+the user gave must be what it was in the end: else the code is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from traceback import FrameSummary
 from typing import Any
 
@@ -20,6 +22,7 @@ from autopar.base.package import PACKAGE
 from autopar.frontend.lower.open_sizes import OpenSizes, SymSize, conjuncts
 from autopar.frontend.torch.capture.origin import is_user_code
 from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.expr.expression import UNBOUNDED, IntExpr, Size
 
 NARROWED = "narrowed"
@@ -27,6 +30,10 @@ NARROWED = "narrowed"
 
 _ASKED = (sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
 _CONDITIONS = (*_ASKED, sympy.And, sympy.Or, sympy.Not)
+
+
+FEW = 2
+"""How many sizes may be taken in again, one by one."""
 
 
 class SizeDecides(InvalidInputError):
@@ -44,7 +51,11 @@ class ExampleSizes(OpenSizes):
         super().__init__(_Env(self))
         self._said = said
         self._examples: dict[sympy.Basic, int] = {}
+        self._is_trial = False
+        self._decisive: dict[sympy.Basic, int] = {}
+        self._given: dict[str, Size] = {}
         self._numbers: dict[str, int] = {}
+        self._deciding_lines: dict[str, str] = {}
         self._lines: dict[tuple[str, str], Loc] = {}
 
     def take_example(self, shape: Sequence[IntExpr], sizes: Sequence[int]) -> None:
@@ -53,6 +64,16 @@ class ExampleSizes(OpenSizes):
             if isinstance(size, Size):
                 self._examples[self.symbol(size).node.expr] = number
                 self._numbers[size.name] = number
+                self._given[size.name] = size
+        self._decisive.update(self._examples)
+
+    def decide_by(self, instead: Sizes) -> None:
+        """Says by which sizes code decides, by name, where that isn't the example's."""
+        self._is_trial = bool(instead)
+        self._numbers.update(instead)
+        for symbol in self._examples:
+            name = self._ranges[str(symbol)].name
+            self._decisive[symbol] = self._numbers[name]
 
     def in_example(self, size: SymSize) -> int:
         """Returns what a size is in the example."""
@@ -64,20 +85,57 @@ class ExampleSizes(OpenSizes):
         Returns:
             None if it isn't: it is no condition on one size, or the user gave the range.
         """
-        answer = condition.subs(self._examples)
+        answer = condition.subs(self._decisive)
         if not isinstance(condition, _CONDITIONS) or answer not in (sympy.true, sympy.false):
             return None
         before = dict(self._ranges)
         relation = condition if answer == sympy.true else sympy.Not(condition)
         is_sure = all(map(self.is_made_true, conjuncts(relation))) and self._has_example()
         changed = [symbol for symbol, size in self._ranges.items() if size != before[symbol]]
-        if not is_sure or any(before[symbol].name in self._said for symbol in changed):
+        said = [symbol for symbol in changed if before[symbol].name in self._said]
+        if not is_sure or not all(self._leaves_few_out(before[symbol]) for symbol in said):
             self._ranges.update(before)
             return None
+        stack = _stack() if changed else None
+        for symbol in said:
+            line = f"{_line(stack)}: {self.refusal(condition)}"
+            self._deciding_lines.setdefault(before[symbol].name, line)
         for symbol in changed:
-            self._note(before[symbol], _stack())
+            self._note(before[symbol], stack)
             self.take_for_granted(self._ranges[symbol])
         return bool(answer == sympy.true)
+
+    def left_out(self, name: str) -> list[int]:
+        """Returns what a size can't be any more, from the largest on, where that is few."""
+        size, given = self.sizes[name], self._given.get(name)
+        if given is None or size.least - given.least > FEW:
+            return []
+        least = given.least if name in self._said else max(given.least, 1)
+        return list(range(size.least - 1, least - 1, -1))
+
+    def _leaves_few_out(self, before: Size) -> bool:
+        """Whether a size is narrowed by few, from below; other sizes are tried as they are."""
+        if self._is_trial:
+            return True
+        size, given = self.sizes[before.name], self._given[before.name]
+        return size.most == before.most and size.least - given.least <= FEW
+
+    def take_in(self, name: str, least: int) -> None:
+        """Says that a size may be this small after all."""
+        symbol = next(each for each, size in self._ranges.items() if size.name == name)
+        self._ranges[symbol] = replace(self._ranges[symbol], least=least)
+        if least == self._given[name].least:
+            self._lines.pop((name, "least"), None)
+            self._deciding_lines.pop(name, None)
+
+    def check_said(self) -> None:
+        """Refuses code that does something else for sizes that the user said.
+
+        Raises:
+            SizeDecides: If there are any. Names the line.
+        """
+        for line in self._deciding_lines.values():
+            raise SizeDecides(line)
 
     def _note(self, before: Size, stack: Any) -> None:
         """Notes where a size was narrowed."""
@@ -108,6 +166,9 @@ class ExampleSizes(OpenSizes):
         sizes = ((self.sizes[name], number) for name, number in self._numbers.items())
         return all(size.least <= number <= size.most for size, number in sizes)
 
+    def _chosen(self, size: Size) -> int:
+        return self._numbers.get(size.name, size.planned)
+
     def narrowed(self) -> Iterator[ReportEntry]:
         """Yields what sizes may be that can't be all that they could."""
         for (name, bound), loc in self._lines.items():
@@ -118,11 +179,13 @@ class ExampleSizes(OpenSizes):
         """Returns why code is refused that does something else at other sizes, and what to do."""
         told, names = self.told(condition)
         whether = f", whether {told}" if isinstance(condition, _CONDITIONS) else ""
-        found = self._deciding(condition)
+        found = [self._deciding(condition)] if self._deciding(condition) else []
+        found = found or self.ranges_within(condition)
+        ranges = "a range" if len(found) < 2 else "ranges"
         return (
             f"what this line does depends on the size of {names}{whether}; take {names} out of"
-            " dynamic=, or give a range in which it always does the same"
-            + (f", as {found!r}" if found else "")
+            f" dynamic=, or give {ranges} in which it always does the same"
+            + (f", as {' and '.join(map(repr, found))}" if found else "")
         )
 
     def _deciding(self, condition: sympy.Basic) -> str:
@@ -142,7 +205,7 @@ class ExampleSizes(OpenSizes):
         ):
             ends = {low, low + 1, high - 1, high}
             alike = len({condition.subs(symbol, each) for each in ends}) == 1
-            if low <= size.planned <= high and alike:
+            if low <= self._chosen(size) <= high and alike:
                 return f"{size.name}={low or ''}:{'' if high == UNBOUNDED else high}"
         return ""
 
