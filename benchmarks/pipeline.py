@@ -1,0 +1,262 @@
+"""Pipelines beside those of torch.distributed.pipelining: milliseconds per step.
+
+    python benchmarks/pipeline.py
+    python benchmarks/pipeline.py --processes 2 --seconds 0.02
+
+Layers sleep in their forward pass, and as long for the gradient of their input, and of their
+weight. So what is measured is the schedule, and what it costs to send: processes need no processor
+of their own. Each step is timed between two barriers, on gloo. Printed are medians, and the bubble:
+the part of the time in which a process has nothing to do. All train the same model from the same
+weights, and the losses must be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autopar
+from autopar import annotate
+from autopar.runtime.job.processes import Processes
+
+LAYERS, WIDTH, WORDS, TOKENS = 8, 64, 64, 16
+MICROBATCHES, ROWS = 8, 2
+STEPS = 6
+
+Step = Callable[[], float]
+"""Runs a step; returns its loss, on ranks that know it."""
+
+
+@torch.library.custom_op("bench::sleep", mutates_args=())
+def sleep(x: Tensor, forward: float, backward: float) -> Tensor:
+    """Returns a copy, after some seconds; its gradient takes others."""
+    time.sleep(forward)
+    return x.clone()
+
+
+@sleep.register_fake
+def _(x: Tensor, forward: float, backward: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
+    ctx.backward = inputs[2]
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    return sleep(gradient, ctx.backward, 0.0), None, None
+
+
+sleep.register_autograd(_backward, setup_context=_setup)
+
+
+class Layer(nn.Module):
+    """A linear layer that takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = sleep(x, self.seconds, self.seconds)
+        return x + F.linear(x, sleep(self.linear.weight, 0.0, self.seconds), self.linear.bias)
+
+
+class Model(nn.Module):
+    """An embedding, layers and a head; the layers are in stages of equal length."""
+
+    def __init__(self, seconds: float, stages: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(WORDS, WIDTH)
+        self.layers = nn.ModuleList(Layer(seconds) for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.stages = stages
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        for at, layer in enumerate(self.layers):
+            with annotate.pipeline_stage(at * self.stages // LAYERS):
+                x = layer(x)
+        return self.head(x)
+
+
+class Stage(nn.Module):
+    """A part of the model, as torch's pipelines need it."""
+
+    def __init__(self, model: Model, stage: int) -> None:
+        super().__init__()
+        of = [at * model.stages // LAYERS for at in range(LAYERS)]
+        self.tokens = model.tokens if stage == 0 else None
+        self.layers = nn.ModuleList(model.layers[at] for at in range(LAYERS) if of[at] == stage)
+        self.head = model.head if stage == model.stages - 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.tokens is None else self.tokens(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x if self.head is None else self.head(x)
+
+
+def loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Returns the loss of a microbatch."""
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """Returns inputs and targets."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (MICROBATCHES * ROWS, TOKENS)
+    ids, target = (torch.randint(0, WORDS, shape, generator=generator) for _ in range(2))
+    return ids, target
+
+
+def made(seconds: float, stages: int) -> tuple[Model, torch.optim.Optimizer]:
+    """Returns the model and its optimizer."""
+    torch.manual_seed(0)
+    model = Model(seconds, stages)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+TORCH = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
+"""Torch's schedules by ours."""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--processes", type=int, nargs="*", default=(2, 4), help="stages")
+    parser.add_argument("--seconds", type=float, default=0.01, help="that a layer sleeps")
+    options = parser.parse_args()
+    print(f"{'':24}{'torch':>10}{'autopar':>10}{'ratio':>8}{'bubbles':>16}   ms per step")
+    with tempfile.TemporaryDirectory() as folder:
+        for processes in options.processes:
+            for schedule in TORCH:
+                compare(Path(folder), processes, schedule, options.seconds)
+
+
+def compare(folder: Path, processes: int, schedule: str, seconds: float) -> None:
+    """Prints what a step takes with torch's schedule, and with ours."""
+    stages = 2 * processes if schedule == "interleaved" else processes
+    build = folder / f"{processes}-{schedule}"
+    model, optimizer = made(seconds, stages)
+    autopar.compile(
+        model,
+        batch(),
+        mesh=f"pp={processes}",
+        strategy=None,
+        loss=loss,
+        optimizer=optimizer,
+        accumulate=MICROBATCHES,
+        pipeline="pp",
+        schedule="gpipe" if schedule == "gpipe" else "1f1b",
+    ).save(build)
+    theirs, their_losses = measured(processes, torch_step, schedule, seconds, stages)
+    ours, our_losses = measured(processes, autopar_step, build)
+    torch.testing.assert_close(our_losses, their_losses)
+    ideal = 3 * LAYERS * MICROBATCHES * seconds / processes
+    bubbles = " ".join(f"{1 - ideal / each:.3f}" for each in (theirs, ours))
+    row = f"{1e3 * theirs:>10.1f}{1e3 * ours:>10.1f}{ours / theirs:>8.3f}{bubbles:>16}"
+    print(f"{processes} processes, {schedule:<11}{row}")
+
+
+def measured(
+    processes: int, make: Callable[..., Any], *arguments: Any
+) -> tuple[float, list[float]]:
+    """Returns the median seconds of a step in processes of their own, and the losses."""
+    context = multiprocessing.get_context("spawn")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    together = context.Barrier(processes)
+    started = []
+    for rank in range(processes):
+        mine, theirs = context.Pipe(duplex=False)
+        place = Processes(rank, processes, rank, processes, "127.0.0.1", port)
+        process = context.Process(target=_rank, args=(theirs, together, place, make, arguments))
+        process.start()
+        started.append((process, mine))
+    found = [line.recv() for _, line in started]
+    for process, _ in started:
+        process.join()
+    losses = next(losses for _, losses in reversed(found) if losses)
+    return max(seconds for seconds, _ in found), losses
+
+
+def _rank(
+    line: Connection,
+    together: Barrier,
+    place: Processes,
+    make: Callable[..., Any],
+    arguments: Any,
+) -> None:
+    torch.set_num_threads(1)
+    taken, losses = [], []
+    with make(place, *arguments) as step:
+        for _ in range(STEPS):
+            together.wait()
+            start = time.perf_counter()
+            losses.append(step())
+            together.wait()
+            taken.append(time.perf_counter() - start)
+    line.send((median(taken[1:]), [each for each in losses if each is not None]))
+
+
+@contextmanager
+def autopar_step(place: Processes, build: Path) -> Iterator[Callable[[], float]]:
+    """Yields a step of a build."""
+    with autopar.load(build, processes=place) as trainer:
+        yield lambda: float(trainer.step(batch()))
+
+
+@contextmanager
+def torch_step(
+    place: Processes, schedule: str, seconds: float, stages: int
+) -> Iterator[Callable[[], float | None]]:
+    """Yields a step of torch's schedule; None where its loss isn't known."""
+    from torch.distributed.pipelining import PipelineStage, schedules
+
+    where = f"tcp://{place.address}:{place.port}"
+    dist.init_process_group("gloo", init_method=where, rank=place.rank, world_size=place.size)
+    model, _ = made(seconds, stages)
+    numbers = range(place.rank, stages, place.size)
+    parts = [Stage(model, number) for number in numbers]
+    piped = [
+        PipelineStage(part, number, stages, torch.device("cpu"))
+        for part, number in zip(parts, numbers, strict=True)
+    ]
+    optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.1)
+    kind = getattr(schedules, TORCH[schedule])
+    run = kind(piped if schedule == "interleaved" else piped[0], MICROBATCHES, loss_fn=loss)
+    ids, target = batch()
+
+    def step() -> float | None:
+        optimizer.zero_grad()
+        losses: list[Tensor] = []
+        inputs = (ids,) if 0 in numbers else ()
+        asked = {"target": target, "losses": losses} if stages - 1 in numbers else {}
+        run.step(*inputs, **asked)
+        optimizer.step()
+        return float(sum(losses) / len(losses)) if losses else None
+
+    yield step
+
+
+if __name__ == "__main__":
+    main()
