@@ -81,8 +81,8 @@ def compile(
         pipeline: The mesh axis along which the stages of the model lie, which
             `annotate.pipeline_stage` marks: stage s runs on index s, modulo the size of the axis.
             Microbatches pass from stage to stage.
-        schedule: In which order: `1f1b` (with several stages per index, the interleaved one), or
-            `gpipe`.
+        schedule: In which order: `1f1b` (with several stages per index, the interleaved one),
+            `gpipe`, or `zb-h1`, in which gradients of weights fill the gaps.
         autocast: The dtype of matrix products, as `torch.autocast` has it.
         master_dtype: What trained parameters of fewer bits are stored and updated in, as
             `torch.float32` for a model in bfloat16.

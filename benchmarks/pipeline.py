@@ -133,8 +133,13 @@ def made(seconds: float, stages: int) -> tuple[Model, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-TORCH = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
-"""Torch's schedules by ours."""
+COMPARED = {
+    "GPipe": ("ScheduleGPipe", "gpipe", 1),
+    "1F1B": ("Schedule1F1B", "1f1b", 1),
+    "interleaved 1F1B": ("ScheduleInterleaved1F1B", "1f1b", 2),
+    "zero bubble": ("ScheduleInterleavedZeroBubble", "zb-h1", 2),
+}
+"""Torch's schedules and ours, and how many stages a process has."""
 
 
 def main() -> None:
@@ -145,17 +150,18 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="*", default=(2, 4), help="stages")
     parser.add_argument("--seconds", type=float, default=0.01, help="that a layer sleeps")
     options = parser.parse_args()
-    print(f"{'':24}{'torch':>10}{'autopar':>10}{'ratio':>8}{'bubbles':>16}   ms per step")
+    print(f"{'':30}{'torch':>10}{'autopar':>10}{'ratio':>8}{'bubbles':>16}   ms per step")
     with tempfile.TemporaryDirectory() as folder:
         for processes in options.processes:
-            for schedule in TORCH:
-                compare(Path(folder), processes, schedule, options.seconds)
+            for name in COMPARED:
+                compare(Path(folder), processes, name, options.seconds)
 
 
-def compare(folder: Path, processes: int, schedule: str, seconds: float) -> None:
+def compare(folder: Path, processes: int, name: str, seconds: float) -> None:
     """Prints what a step takes with torch's schedule, and with ours."""
-    stages = 2 * processes if schedule == "interleaved" else processes
-    build = folder / f"{processes}-{schedule}"
+    theirs, ours, rounds = COMPARED[name]
+    stages = rounds * processes
+    build = folder / f"{processes}-{ours}-{stages}"
     model, optimizer = made(seconds, stages)
     autopar.compile(
         model,
@@ -166,15 +172,16 @@ def compare(folder: Path, processes: int, schedule: str, seconds: float) -> None
         optimizer=optimizer,
         accumulate=MICROBATCHES,
         pipeline="pp",
-        schedule="gpipe" if schedule == "gpipe" else "1f1b",
+        schedule=ours,
     ).save(build)
-    theirs, their_losses = measured(processes, torch_step, schedule, seconds, stages)
-    ours, our_losses = measured(processes, autopar_step, build)
+    their_seconds, their_losses = measured(processes, torch_step, theirs, seconds, stages)
+    our_seconds, our_losses = measured(processes, autopar_step, build)
     torch.testing.assert_close(our_losses, their_losses)
     ideal = 3 * LAYERS * MICROBATCHES * seconds / processes
-    bubbles = " ".join(f"{1 - ideal / each:.3f}" for each in (theirs, ours))
-    row = f"{1e3 * theirs:>10.1f}{1e3 * ours:>10.1f}{ours / theirs:>8.3f}{bubbles:>16}"
-    print(f"{processes} processes, {schedule:<11}{row}")
+    both = (their_seconds, our_seconds)
+    bubbles = " ".join(f"{1 - ideal / each:.3f}" for each in both)
+    row = "".join(f"{1e3 * each:>10.1f}" for each in both)
+    print(f"{processes} processes, {name:<17}{row}{our_seconds / their_seconds:>8.3f}{bubbles:>16}")
 
 
 def measured(
@@ -242,8 +249,8 @@ def torch_step(
         for part, number in zip(parts, numbers, strict=True)
     ]
     optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.1)
-    kind = getattr(schedules, TORCH[schedule])
-    run = kind(piped if schedule == "interleaved" else piped[0], MICROBATCHES, loss_fn=loss)
+    kind = getattr(schedules, schedule)
+    run = kind(piped if len(piped) > 1 else piped[0], MICROBATCHES, loss_fn=loss)
     ids, target = batch()
 
     def step() -> float | None:

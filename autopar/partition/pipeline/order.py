@@ -20,13 +20,17 @@ from autopar.partition.pipeline.schedules import (
     DEFAULT_SCHEDULE,
     FORWARD,
     SCHEDULES,
+    WEIGHT,
     Clock,
     Pipeline,
     Task,
 )
 
-SECONDS: Mapping[str, float] = {FORWARD: 1.0, BACKWARD: 2.0}
+SECONDS: Mapping[str, float] = {FORWARD: 1.0, BACKWARD: 1.0, WEIGHT: 1.0}
 """What tasks take, in relation to one another."""
+
+PHASES = (FORWARD, BACKWARD)
+"""The phases of ops that are part of tasks."""
 
 
 Time = tuple[float, bool]
@@ -94,13 +98,28 @@ class _Tasks:
             if task is not None:
                 self._made.update(dict.fromkeys(op.results, task))
             self.of_ops.append(task)
+        self._tell_weights_apart(main)
+
+    def _tell_weights_apart(self, main: Function) -> None:
+        """Finds the backward ops for which no other stage waits: those are tasks of their own."""
+        awaited: set[str] = set()
+        for at, op in reversed([*enumerate(main.ops)]):
+            task = self.of_ops[at]
+            if task is None or op.phase != BACKWARD:
+                continue
+            if at in self.sends and self._process(op) is not None:
+                awaited.update(op.operands)
+            elif at in self.sends or awaited.isdisjoint(op.results):
+                self.of_ops[at] = task._replace(phase=WEIGHT)
+            else:
+                awaited.update(op.operands)
 
     def _process(self, op: Op) -> int | None:
         return None if op.dist is None else dict(op.dist.mesh.fixed).get(self._axis)
 
     def _sent(self, op: Op) -> Task | None:
         """Returns the task whose result an op sends elsewhere; None if it doesn't."""
-        if not is_collective(op.kind) or op.phase not in SECONDS:
+        if not is_collective(op.kind) or op.phase not in PHASES:
             return None
         source = next((task for name in op.operands if (task := self._made.get(name))), None)
         if source is None or source.stage % self._processes == self._process(op):
@@ -109,7 +128,7 @@ class _Tasks:
 
     def _of(self, op: Op) -> Task | None:
         process = self._process(op)
-        if process is None or op.phase not in SECONDS:
+        if process is None or op.phase not in PHASES:
             return None
         stage = op.stage if op.stage % self._processes == process else process
         return Task(stage, op.microbatch, op.phase)
@@ -118,7 +137,7 @@ class _Tasks:
 def _time(op: Op, task: Task | None, sends: bool, clock: Clock) -> Time:
     """Returns when an op runs: as soon as it can, but for updates, if it is of no task."""
     if task is None:
-        return (0.0 if op.phase in SECONDS else math.inf), False
+        return (0.0 if op.phase in PHASES else math.inf), False
     # Who sends what is done goes on with something else at the same time, and sends first.
     return (clock.end[task], False) if sends else (clock.begin[task], True)
 

@@ -1,10 +1,13 @@
 """Schedules: in which order each process of a pipeline does its parts of a step.
 
-A part, or *task*, is the forward or the backward pass of a stage for a microbatch. A forward pass
-waits for that of the stage before, a backward pass for that of the stage behind.
+A part, or *task*, is of a stage and a microbatch: the forward pass, which waits for that of the
+stage before; the backward pass as far as the stage before waits for it; and the rest of that, the
+gradients of weights, for which nobody waits.
 
     >>> [text(tasks) for tasks in SCHEDULES["1f1b"](Pipeline(2, 2, 3))]
-    ['f0 f1 b0 f2 b1 b2', 'f0 b0 f1 b1 f2 b2']
+    ['f0 f1 b0 w0 f2 b1 w1 b2 w2', 'f0 b0 w0 f1 b1 w1 f2 b2 w2']
+    >>> [text(tasks) for tasks in SCHEDULES["zb-h1"](Pipeline(2, 2, 3))]
+    ['f0 f1 b0 w0 f2 b1 w1 b2 w2', 'f0 b0 f1 b1 w0 f2 b2 w1 w2']
 
 Who adds a schedule writes a function of a pipeline that returns the tasks of each process in order,
 and gives it a name in `SCHEDULES`.
@@ -13,12 +16,12 @@ and gives it a name in `SCHEDULES`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
 
 
 class Task(NamedTuple):
@@ -27,7 +30,7 @@ class Task(NamedTuple):
     Attributes:
         stage: The stage.
         microbatch: The microbatch.
-        phase: FORWARD or BACKWARD.
+        phase: FORWARD, BACKWARD or WEIGHT.
     """
 
     stage: int
@@ -84,6 +87,8 @@ class Pipeline:
         """Returns the task that must be done before; None if it can begin at once."""
         if task.phase == FORWARD:
             return task._replace(stage=task.stage - 1) if task.stage else None
+        if task.phase == WEIGHT:
+            return task._replace(phase=BACKWARD)
         if task.stage == self.stages - 1:
             return task._replace(phase=FORWARD)
         return task._replace(stage=task.stage + 1)
@@ -92,7 +97,7 @@ class Pipeline:
 def gpipe(pipeline: Pipeline) -> Orders:
     """First the forward pass of all microbatches, which are all kept until the backward pass."""
     return [
-        [*pipeline.tasks(process, FORWARD), *pipeline.tasks(process, BACKWARD)]
+        [*pipeline.tasks(process, FORWARD), *_whole(pipeline.tasks(process, BACKWARD))]
         for process in range(pipeline.processes)
     ]
 
@@ -102,14 +107,43 @@ def one_forward_one_backward(pipeline: Pipeline) -> Orders:
 
     Narayanan et al., 2021; with several stages on a process, the interleaved schedule of that.
     """
+    return [_whole(tasks) for tasks in _all_in_turns(pipeline)]
+
+
+def zero_bubble(pipeline: Pipeline) -> Orders:
+    """As 1F1B, but gradients of weights wait until others of a process have no use for its time.
+
+    ZB-H1 (Qi et al., 2023): a process keeps what no more microbatches need than the first one does.
+    """
+    return [_whole(tasks, process) for process, tasks in enumerate(_all_in_turns(pipeline))]
+
+
+def _whole(tasks: Iterable[Task], late: int = 0) -> list[Task]:
+    """Returns tasks with the gradients of weights behind the backward passes, or behind later ones.
+
+    Args:
+        tasks: Forward and backward passes.
+        late: By how many backward passes later.
+    """
+    found: list[Task] = []
+    waiting: deque[Task] = deque()
+    for task in tasks:
+        found.append(task)
+        if task.phase == BACKWARD:
+            waiting.append(task._replace(phase=WEIGHT))
+            if len(waiting) > late:
+                found.append(waiting.popleft())
+    return [*found, *waiting]
+
+
+def _all_in_turns(pipeline: Pipeline) -> Iterator[list[Task]]:
+    """Yields the forward and backward passes of each process, by 1F1B."""
     # What lacks to full rounds, of stages or microbatches, is left out afterwards: in turns of
     # other lengths processes would wait for one another.
     stages, microbatches = map(pipeline.rounded, (pipeline.stages, pipeline.microbatches))
     full = replace(pipeline, stages=stages, microbatches=microbatches)
-    return [
-        [task for task in _in_turns(full, process) if pipeline.has(task)]
-        for process in range(pipeline.processes)
-    ]
+    for process in range(pipeline.processes):
+        yield [task for task in _in_turns(full, process) if pipeline.has(task)]
 
 
 def _in_turns(pipeline: Pipeline, process: int) -> list[Task]:
@@ -124,6 +158,7 @@ def _in_turns(pipeline: Pipeline, process: int) -> list[Task]:
 SCHEDULES: Mapping[str, Callable[[Pipeline], Orders]] = {
     "1f1b": one_forward_one_backward,
     "gpipe": gpipe,
+    "zb-h1": zero_bubble,
 }
 """By the names that users say."""
 
