@@ -47,7 +47,7 @@ def are_alike(one: Joint, its: OpenSizes, other: Joint, others: OpenSizes, sizes
         others: The open sizes in that.
         sizes: What some sizes are, by name; the others may be any.
     """
-    return _Form(its, sizes).of(one) == _Form(others, sizes).of(other)
+    return bool(_Form(its, sizes).of(one) == _Form(others, sizes).of(other))
 
 
 @dataclass
