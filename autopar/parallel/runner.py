@@ -14,7 +14,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -22,24 +21,16 @@ from autopar.base.arguments import FLAG, expect
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import Dynamic
 from autopar.frontend.torch.step.batch import Path, Structure, flatten, input_label
-from autopar.ir.expr.expression import IntExpr
 from autopar.ir.layout import Layout
-from autopar.parallel.calls import Modes, Wanted, check_plain, check_tensors, described, whole_like
+from autopar.parallel.calls import Modes, Wanted, check_plain, check_tensors, whole_like
 from autopar.parallel.compiling import Compiler, ignored_text
 from autopar.parallel.opening import OpenCalls, check_sizes
 from autopar.parallel.parts import peers_of, whole_layout
 from autopar.parallel.sized import SizedVariant, sized
+from autopar.parallel.telling import MANY, Told, apart_text, key_of, many_text
 from autopar.parallel.variant import Variant
 from autopar.runtime.agree.agreement import Offer
-from autopar.runtime.agree.disagreement import CALL, LOCAL, MODULE
 from autopar.runtime.execute.sized import KEPT_SIZES
-from autopar.runtime.files.digest import digest_bytes
-
-MANY = 16
-"""Programs of one module from which on a warning says so."""
-
-KEPT_CALLS = 1024
-"""Kinds of calls of which a runner knows what the ranks compare."""
 
 
 class Runner:
@@ -62,7 +53,7 @@ class Runner:
         self._variants: dict[Any, list[Variant]] = {}
         self._at = lru_cache(KEPT_SIZES)(sized)
         self._label = input_label(compiler.skeleton)
-        self._calls: dict[Any, dict[str, str]] = {}
+        self._told = Told()
 
     @property
     def variants(self) -> list[Variant]:
@@ -123,7 +114,7 @@ class Runner:
     ) -> Wanted:
         """Returns what is wanted for global tensors of a call."""
         opened = self._open.opened(call, tensors)
-        key = self._key(modes, call, tensors, opened.shapes)
+        key = key_of(modes, call, tensors, opened.shapes, self.compiler.autocast())
         return Wanted(key, modes, call, tensors, opened, layouts)
 
     def _ready(self, wanted: Wanted) -> SizedVariant | None:
@@ -163,7 +154,7 @@ class Runner:
         """
         self._check_call(args, kwargs)
         if len(self.variants) == MANY:
-            warnings.warn(_many(type(self.compiler.skeleton).__name__), stacklevel=5)
+            warnings.warn(many_text(type(self.compiler.skeleton).__name__), stacklevel=5)
         variant = self._compiled(wanted)
         found = self._at(variant, wanted.shapes)
         self._variants.setdefault(wanted.key, []).append(variant)
@@ -186,7 +177,7 @@ class Runner:
         except InvalidInputError as error:
             raise refusals[-1] if refusals else error from error
         if refusals:
-            warnings.warn(_apart(refusals[-1], variant), stacklevel=6)
+            warnings.warn(apart_text(refusals[-1], variant), stacklevel=6)
         return variant
 
     def _refusal(self, variant: Variant, wanted: Wanted) -> InvalidInputError | None:
@@ -221,40 +212,6 @@ class Runner:
     def _named(self, path: Path) -> str:
         return self._label(path[1:])
 
-    def _key(
-        self,
-        modes: Modes,
-        call: Structure,
-        tensors: Sequence[Tensor],
-        shapes: Sequence[Sequence[IntExpr]],
-    ) -> Any:
-        differentiate = torch.is_grad_enabled()
-        pairs = zip(tensors, shapes, strict=True)
-        return (
-            call.spec,
-            call.plain,
-            tuple((tuple(s), t.dtype, differentiate and t.requires_grad) for t, s in pairs),
-            modes.training,
-            differentiate and modes.trained,
-            self.compiler.autocast(),
-        )
-
-    def _told(
-        self, modes: Modes, call: Structure, tensors: Sequence[Tensor], local: bool
-    ) -> dict[str, str]:
-        """Returns what the other ranks must say of this call too."""
-        key = self._key(modes, call, tensors, [each.shape for each in tensors])
-        if (key, local) not in self._calls:
-            if len(self._calls) == KEPT_CALLS:
-                self._calls.clear()
-            trained = [each[2] for each in key[2]]
-            self._calls[key, local] = {
-                LOCAL: str(local),
-                CALL: described(modes, call, tensors, local),
-                MODULE: f"{digest_bytes(str((trained, key[3:])).encode()):x}",
-            }
-        return self._calls[key, local]
-
     def _compare(
         self,
         modes: Modes,
@@ -265,7 +222,8 @@ class Runner:
     ) -> None:
         """Makes sure that the other ranks make this call too."""
         local = bool(layouts)
-        values = {**self._told(modes, call, tensors, local), **drawn}
+        told = self._told.of(modes, call, tensors, self.compiler.autocast(), local=local)
+        values = {**told, **drawn}
         plain = {
             label: each
             for label, each in zip(call.labels, tensors, strict=True)
@@ -324,18 +282,3 @@ class Runner:
 
 def _draws(variant: SizedVariant | Variant) -> bool:
     return variant.wiring.seed is not None
-
-
-def _apart(refusal: InvalidInputError, variant: Variant) -> str:
-    lines = dict.fromkeys(str(each.loc) for each in variant.captured.narrowed)
-    return (
-        f"{refusal}; a program is compiled for these sizes, at which the model does something else"
-        f" than at those of other calls: {', '.join(lines)}"
-    )
-
-
-def _many(name: str) -> str:
-    return (
-        f"{MANY} programs are compiled for {name}: each shape of a batch and each plain argument"
-        " needs its own; leave sizes open with dynamic=, or pad batches to few shapes"
-    )

@@ -9,33 +9,25 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
 
-from autopar.ir.expr.expression import (
-    UNBOUNDED,
-    Binary,
-    IntExpr,
-    Size,
-    add,
-    floordiv,
-    prod,
-    sizes_of,
+from autopar.frontend.lower.symbols import (
+    EXPRESSIONS,
+    LESS,
+    SPELLED,
+    SYMBOLIC,
+    SymSize,
+    Unexpressed,
+    as_limit,
 )
-from autopar.ir.expr.facts import is_at_least, larger, smaller
-
-SymSize = int | torch.SymInt
-
-
-class Unexpressed(ValueError):
-    """A size, or what must hold of sizes, can't be said by expressions."""
+from autopar.ir.expr.expression import UNBOUNDED, Binary, IntExpr, Size, add, sizes_of
+from autopar.ir.expr.facts import is_at_least
 
 
 def _shape_env() -> ShapeEnv:
@@ -61,7 +53,7 @@ class OpenSizes:
         if isinstance(expr, Size):
             return self.symbol(expr)
         if isinstance(expr, Binary):
-            return _SYMBOLIC[expr.op](self.symbolic(expr.lhs), self.symbolic(expr.rhs))
+            return SYMBOLIC[expr.op](self.symbolic(expr.lhs), self.symbolic(expr.rhs))
         assert isinstance(expr, int)
         return expr
 
@@ -102,7 +94,7 @@ class OpenSizes:
             return self._expr(self._defined[str(found)])
         if found.is_Symbol and str(found) in self._ranges:
             return self._ranges[str(found)]
-        make = _EXPRESSIONS.get(type(found))
+        make = EXPRESSIONS.get(type(found))
         if make is None:
             raise Unexpressed(f"{found} depends on data, or isn't made of + * // min max")
         return make([self._expr(arg) for arg in found.args])
@@ -110,8 +102,8 @@ class OpenSizes:
     def told(self, condition: sympy.Basic) -> tuple[str, str]:
         """Returns a condition as users read it, and the names of the sizes in it."""
         used = {self._ranges[symbol].name for symbol in map(str, condition.free_symbols)}
-        condition = _as_limit(condition)
-        spelled = _SPELLED.get(type(condition))
+        condition = as_limit(condition)
+        spelled = SPELLED.get(type(condition))
         text = str(condition) if spelled is None else f" {spelled} ".join(map(str, condition.args))
         return self.named(text), ", ".join(sorted(used))
 
@@ -220,7 +212,7 @@ class OpenSizes:
         return size.planned
 
     def _is_made_true(self, relation: sympy.Basic) -> bool:
-        compare = _LESS.get(type(relation))
+        compare = LESS.get(type(relation))
         try:
             sides = [self._expr(arg) for arg in relation.args]
         except Unexpressed:
@@ -285,58 +277,6 @@ def is_same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.ndim == other.ndim and all(statically_known_true(a == b) for a, b in pairs)
 
 
-def _as_limit(condition: sympy.Basic) -> sympy.Basic:
-    """Returns `x == Min(512, x)` as `x <= 512`, which says the same; others as they are."""
-    if isinstance(condition, sympy.Eq):
-        for size, limited in (condition.args, condition.args[::-1]):
-            if isinstance(limited, Min) and size in limited.args:
-                rest = [each for each in limited.args if each != size]
-                return sympy.Le(size, Min(*rest), evaluate=False)
-    return condition
-
-
 def conjuncts(relation: sympy.Basic) -> Iterable[sympy.Basic]:
     """Returns what must hold so that a relation does."""
     return relation.args if isinstance(relation, sympy.And) else (relation,)
-
-
-_SPELLED = {sympy.Eq: "==", sympy.Ne: "!="}
-_LESS: Mapping[type, Callable[[IntExpr, IntExpr], tuple[IntExpr, IntExpr]]] = {
-    sympy.LessThan: lambda left, right: (left, right),
-    sympy.StrictLessThan: lambda left, right: (left + 1, right),
-    sympy.GreaterThan: lambda left, right: (right, left),
-    sympy.StrictGreaterThan: lambda left, right: (right + 1, left),
-}
-"""What must not be larger than what, of each relation."""
-
-
-def _remainder(args: list[IntExpr]) -> IntExpr:
-    dividend, divisor = args
-    return dividend - dividend // divisor * divisor
-
-
-def _power(args: list[IntExpr]) -> IntExpr:
-    base, exponent = args
-    if not isinstance(exponent, int) or exponent < 0:
-        raise Unexpressed(f"a power of {exponent}")
-    return prod([base] * exponent)
-
-
-_EXPRESSIONS: Mapping[type, Callable[[list[IntExpr]], IntExpr]] = {
-    sympy.Add: lambda args: reduce(add, args),
-    sympy.Mul: prod,
-    sympy.Pow: _power,
-    FloorDiv: lambda args: floordiv(*args),
-    CleanDiv: lambda args: floordiv(*args),
-    Mod: _remainder,
-    PythonMod: _remainder,
-    Max: lambda args: reduce(larger, args),
-    Min: lambda args: reduce(smaller, args),
-}
-_SYMBOLIC: Mapping[str, Callable[[SymSize, SymSize], SymSize]] = {
-    "+": lambda left, right: left + right,
-    "*": lambda left, right: left * right,
-    "//": lambda left, right: left // right,
-    "min": torch.sym_min,
-    "max": torch.sym_max,
-}

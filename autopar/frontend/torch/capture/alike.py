@@ -20,18 +20,14 @@ from autopar.ir.expr.expression import substitute
 
 aten = torch.ops.aten
 
-_RESHAPING = frozenset(
-    (
-        aten.alias.default,
-        aten.detach.default,
-        aten.expand.default,
-        aten.reshape.default,
-        aten.slice.Tensor,
-        aten.view.default,
-        aten._unsafe_view.default,
-    )
-)
+_COPIES = frozenset((aten.alias.default, aten.clone.default, aten.detach.default))
+"""Ops whose result is their operand, for values that nobody writes to."""
+
+_PARTS = frozenset((aten.expand.default, aten.slice.Tensor))
 """Ops whose result is their operand, if it has its shape."""
+
+_VIEWS = frozenset((aten.reshape.default, aten.view.default, aten._unsafe_view.default))
+"""Ops whose result has the elements of their operand, in their order."""
 
 CAUSAL = "is_causal"
 """The argument of attention by which a row sees those up to itself."""
@@ -47,7 +43,7 @@ def are_alike(one: Joint, its: OpenSizes, other: Joint, others: OpenSizes, sizes
         others: The open sizes in that.
         sizes: What some sizes are, by name; the others may be any.
     """
-    return _Form(its, sizes).of(one) == _Form(others, sizes).of(other)
+    return bool(_Form(its, sizes).of(one) == _Form(others, sizes).of(other))
 
 
 @dataclass
@@ -61,7 +57,7 @@ class _Form:
 
     sizes: OpenSizes
     known: Sizes
-    _numbers: dict[fx.Node, int] = field(default_factory=dict)
+    _numbers: dict[fx.Node, Any] = field(default_factory=dict)
     _ops: list[Any] = field(default_factory=list)
 
     def of(self, joint: Joint) -> Any:
@@ -76,17 +72,30 @@ class _Form:
 
     def _add(self, node: fx.Node, joint: Joint) -> None:
         value = self._plain(node.meta.get("val"))
-        if node.target in _RESHAPING and value == self._plain(node.args[0].meta["val"]):  # type: ignore[union-attr]
-            self._numbers[node] = self._numbers[node.args[0]]  # type: ignore[index]
+        seen = self._seen(node, value)
+        if seen is not None:
+            self._numbers[node] = seen
             return
         self._numbers[node] = len(self._ops)
         if node in joint.constants:
-            self._ops.append(("constant", _content(joint.constants[node])))
+            self._ops.append(("constant", _content(joint.constants[node]), value))
         elif node.op == "placeholder":
-            self._ops.append(("placeholder", value))
+            self._ops.append(("placeholder", None, value))
         else:
             target = node.target if node.op == "call_function" else node.op
             self._ops.append((target, self._plain(self._arguments(node)), value))
+
+    def _seen(self, node: fx.Node, value: Any) -> Any:
+        """Returns what is there already of which a node's value is a view; None if it is new."""
+        if node.target not in _COPIES | _PARTS | _VIEWS or not isinstance(node.args[0], fx.Node):
+            return None
+        operand = self._numbers[node.args[0]]
+        if node.target in _COPIES or value == self._plain(node.args[0].meta["val"]):
+            return operand
+        if node.target in _PARTS:
+            return None
+        base = operand[1] if isinstance(operand, tuple) else operand
+        return base if self._ops[base][-1] == value else ("view", base, value)
 
     def _arguments(self, node: fx.Node) -> dict[Any, Any]:
         """Returns the arguments of an op by name; none is causal that needn't be."""

@@ -19,7 +19,8 @@ from torch.utils._traceback import CapturedTraceback
 
 from autopar.base.errors import InvalidInputError, Loc
 from autopar.base.package import PACKAGE
-from autopar.frontend.lower.open_sizes import OpenSizes, SymSize, conjuncts
+from autopar.frontend.lower.open_sizes import OpenSizes, conjuncts
+from autopar.frontend.lower.symbols import SymSize
 from autopar.frontend.torch.capture.origin import is_user_code
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.expr.at_sizes import Sizes
