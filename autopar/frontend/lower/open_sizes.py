@@ -291,7 +291,8 @@ def _as_limit(condition: sympy.Basic) -> sympy.Basic:
         for size, limited in (condition.args, condition.args[::-1]):
             if isinstance(limited, Min) and size in limited.args:
                 rest = [each for each in limited.args if each != size]
-                return sympy.Le(size, Min(*rest), evaluate=False)
+                limit = Min(*rest)  # type: ignore[no-untyped-call]
+                return sympy.Le(size, limit, evaluate=False)
     return condition
 
 
