@@ -24,7 +24,7 @@ from autopar.ir.collectives import (
     REDISTRIBUTE,
     REDUCE_SCATTER,
 )
-from autopar.ir.expr.expression import IntExpr, exact_quotient, minimum, planned, prod
+from autopar.ir.expr.expression import IntExpr, exact_quotient, minimum, prod
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import (
     DimLayout,
@@ -122,7 +122,9 @@ def _exposures(layout: Layout, move: Move) -> tuple[list[_Part], list[_Part]]:
     before: list[_Part] = []
     after: list[_Part] = []
     for number, (old, new) in enumerate(zip(layout.dims, move.layout.dims, strict=True)):
-        mine = sorted((p for p in places if p.dim == number), key=_position)
+        mine = [place for place in places if place.dim == number]
+        if len(mine) == 2 and _is_inside(*mine):
+            mine.reverse()
         if mine:
             pair = _exposed(old, new, mine, layout.mesh)
             before += pair[0]
@@ -139,9 +141,11 @@ def _widen(place: Place, layout: Layout, move: Move) -> Place:
     return before if before == after else place
 
 
-def _position(place: Place) -> tuple[int, int]:
-    """The order of places in a dimension; a single element comes first."""
-    return planned(place.outer), planned(place.size)
+def _is_inside(place: Place, other: Place) -> bool:
+    """Returns whether a place in a dimension is minor to another; a single element comes first."""
+    if place.outer == other.outer:
+        return other.size == 1
+    return exact_quotient(place.outer, other.outer) is not None
 
 
 def _exposed(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
-from autopar.ir.layout import Layout
+from autopar.ir.expr.expression import Size
+from autopar.ir.layout import Layout, SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.partition.lower_reshard import lower_reshard
 from tests.partition.simulate import check, layouts, piece, run, scatter, with_sub_dims
@@ -118,3 +120,23 @@ def test_a_sub_dimension_is_exposed_by_a_view_and_merged_again() -> None:
         ("comm.all_gather", {"dim": 0, "size": 2, "axes": ("x",)}),
         ("aten.view.default", {"size": (4,)}),
     ]
+
+
+@pytest.mark.parametrize("planned", [0, 1, 8])
+@pytest.mark.parametrize("minor", [Size("length"), 12])
+def test_the_order_of_sub_dimensions_is_the_same_whatever_is_planned(
+    planned: int, minor: Size | int
+) -> None:
+    mesh = MESHES[0]
+    planner = ReshardPlanner(CommunicationModel(Cluster.load("cpu"), mesh))
+    batch = Size("batch", planned=planned)
+    length = minor if isinstance(minor, int) else replace(minor, planned=planned)
+    outer = Layout(mesh, ((SubDim(batch, ("x",)), SubDim(length)),))
+    inner = Layout(mesh, ((SubDim(batch), SubDim(length, ("x",))),))
+    for source, target in ((outer, inner), (inner, outer)):
+        steps = lower_reshard(source, planner.plan(source, target, 4))
+        assert [step.kind for step in steps] == [
+            "aten.view.default",
+            "comm.all_to_all",
+            "aten.view.default",
+        ]

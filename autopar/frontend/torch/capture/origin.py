@@ -86,6 +86,11 @@ def is_user_code(path: str) -> bool:
     return path.startswith(_PROMPTS) or not path.startswith((_TORCH, _OWN, "<"))
 
 
+def place_of(frame: FrameType | None) -> str:
+    """Returns the line of a frame, as texts name it."""
+    return "the model" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 @contextmanager
 def named_modules(module: nn.Module, skip: str = "") -> Iterator[None]:
     """Lets every submodule note its qualified name while its `forward` runs.

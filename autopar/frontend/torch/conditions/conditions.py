@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 
 from autopar.base.errors import InvalidInputError
-from autopar.frontend.torch.capture.origin import user_frame
+from autopar.frontend.torch.capture.origin import place_of, user_frame
 from autopar.frontend.torch.capture.sized import check_op
 from autopar.frontend.torch.conditions.cones import Cones, Drawn, Made, Unknown, behind, plain
 from autopar.frontend.torch.conditions.narrowing import ExampleSizes
@@ -195,7 +195,7 @@ class Answering:
             constant: Any = self._dispatch(func, types, args, kwargs)
             return Asked(func, constant, varies=False)
         except DataDependentOutputException as unanswered:
-            place = _place(user_frame(sys._getframe(1)))
+            place = place_of(user_frame(sys._getframe(1)))
             try:
                 return replace(self._computed(func, args, kwargs), place=place)
             except Unknown:
@@ -237,18 +237,14 @@ def _varying(asked: Sequence[Asked], place: str, func: Any) -> list[Asked]:
     return [each for each in asked if each.varies and each.place == place and each.func is func]
 
 
-def _place(frame: FrameType | None) -> str:
-    return "the model" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 def by_lot(frame: FrameType | None) -> str:
     """Returns the refusal of a line whose way is drawn by lot, with the options that it reads."""
     read = {} if frame is None else _options_read(frame)
     options = ", ".join(f"{name} (now {value:g})" for name, value in read.items())
     what = f"set {options} so that nothing is drawn" if options else "draw nothing here"
     return (
-        f"{_place(frame)}: a random number decides which way this line goes, and a program goes one"
-        f" way; {what}, or compute both ways and choose with torch.where"
+        f"{place_of(frame)}: a random number decides which way this line goes, and a program goes"
+        f" one way; {what}, or compute both ways and choose with torch.where"
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from autopar.frontend.torch.rows.picks import Picks, is_mask
+from autopar.frontend.torch.rows.masked import is_mask
+from autopar.frontend.torch.rows.picks import Picks
 from autopar.frontend.torch.rows.selections import Selection, same
 
 

@@ -111,7 +111,7 @@ def _with_size(*args: Any, **kwargs: Any) -> dict[str, Any]:
 
 def _is_choice(target: Any, mask: Any, value: Any) -> bool:
     """Whether a value is written alike wherever a mask says so."""
-    if not isinstance(value, Tensor) or not _is_mask(mask):
+    if not isinstance(value, Tensor) or not is_mask(mask):
         return False
     inner = target.ndim - mask.ndim
     return mask.shape == target.shape[: mask.ndim] and (
@@ -135,16 +135,17 @@ def _choose(target: Tensor, mask: Tensor, value: Tensor) -> None:
 
 def _static(index: Any) -> Any:
     """Returns an index whose mask, if it has one, became the places that it selects."""
-    if _is_mask(index):
+    if is_mask(index):
         return _places(index)
-    if not isinstance(index, tuple) or not any(map(_is_mask, index)):
+    if not isinstance(index, tuple) or not any(map(is_mask, index)):
         return index
-    parts = (_places(each) if _is_mask(each) else (each,) for each in index)
+    parts = (_places(each) if is_mask(each) else (each,) for each in index)
     return tuple(place for each in parts for place in each)
 
 
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, Tensor) and index.dtype == torch.bool and index.ndim > 0
+def is_mask(given: Any) -> bool:
+    """Whether something is a mask."""
+    return isinstance(given, Tensor) and given.dtype == torch.bool and given.ndim > 0
 
 
 def _places(mask: Tensor) -> Sequence[Tensor]:

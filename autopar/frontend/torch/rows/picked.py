@@ -24,7 +24,8 @@ from autopar.frontend.torch.rows import joins as row_joins
 from autopar.frontend.torch.rows import reads as row_reads
 from autopar.frontend.torch.rows import scatters as row_scatters
 from autopar.frontend.torch.rows import writes as row_writes
-from autopar.frontend.torch.rows.picks import Done, Picks, along, is_mask
+from autopar.frontend.torch.rows.masked import is_mask
+from autopar.frontend.torch.rows.picks import Done, Picks, along
 from autopar.frontend.torch.rows.selections import NotApart, Rows, Selected, same
 from autopar.frontend.torch.rows.writes import MEANS
 

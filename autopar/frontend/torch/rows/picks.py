@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.frontend.torch.capture.origin import calling, user_frame
+from autopar.frontend.torch.capture.origin import calling, place_of, user_frame
 from autopar.frontend.torch.conditions.cones import behind
 from autopar.frontend.torch.conditions.counts import Count, count_in
 from autopar.frontend.torch.rows.selections import Rows, Selected, Selection, Told
-from autopar.frontend.torch.rows.visits import Visits, place_of
+from autopar.frontend.torch.rows.visits import Visits
 
 Done = tuple[bool, Any]
 """Whether a function was called for rows, and what it returned then."""
@@ -118,11 +118,6 @@ def _instruction() -> tuple[int, int]:
     """Returns which instruction of Python's calls, outside of the compiler."""
     frame = calling(sys._getframe(1))
     return (0, 0) if frame is None else (id(frame), frame.f_lasti)
-
-
-def is_mask(given: Any) -> bool:
-    """Whether something is a mask."""
-    return isinstance(given, Tensor) and given.dtype == torch.bool and given.ndim > 0
 
 
 def along(valid: Tensor, behind: int) -> Tensor:

@@ -18,17 +18,12 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from autopar.frontend.torch.capture.origin import user_frame
+from autopar.frontend.torch.capture.origin import place_of, user_frame
 from autopar.frontend.torch.conditions.cones import behind
 from autopar.frontend.torch.rows.gradients import Skippable, op_number
 from autopar.frontend.torch.rows.parts import Part, loop_at, skipped_at
 from autopar.frontend.torch.rows.selections import NotApart, Selected, Selection
 from autopar.frontend.torch.stored.python_objects import Held, has_changed, objects_of
-
-
-def place_of(frame: FrameType | None) -> str:
-    """Returns the line of a frame, as texts name it."""
-    return "the model" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 @dataclass(eq=False)

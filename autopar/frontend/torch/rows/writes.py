@@ -13,7 +13,8 @@ from torch import Tensor
 
 from autopar.frontend.torch.rows import scatters as row_scatters
 from autopar.frontend.torch.rows.indices import RowIndex, ordered, picked, row_index
-from autopar.frontend.torch.rows.picks import Done, Picks, is_mask
+from autopar.frontend.torch.rows.masked import is_mask
+from autopar.frontend.torch.rows.picks import Done, Picks
 from autopar.frontend.torch.rows.selections import NotApart, Rows, same
 
 MEANS = (torch.mean, Tensor.mean)
