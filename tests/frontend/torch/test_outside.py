@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 import autopar
+from autopar.base.errors import InvalidInputError
 
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -76,3 +77,16 @@ def test_tensors_of_the_users_model_are_trained(penalty: Penalty, tmp_path: Path
     trainer = autopar.load(tmp_path / "build")
     found = [float(trainer.step(batch)) for batch in batches]
     assert found == pytest.approx(trained(Scaled(), penalty, batches), rel=1e-5)
+
+
+def test_a_step_that_calls_backward_itself_is_refused() -> None:
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        loss = (model(batch[0]) - batch[1]).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    model = nn.Linear(3, 2)
+    batch = (torch.ones(4, 3), torch.ones(4, 2))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InvalidInputError, match=r"test_outside.py:\d+: .* calls no backward\(\);"):
+        autopar.compile(model, batch, mesh=1, training_step=step, optimizer=optimizer)
