@@ -108,9 +108,9 @@ class OpenSizes:
         return self.named(text), ", ".join(sorted(used))
 
     def named(self, text: str) -> str:
-        """Returns a text with the names of sizes in the place of torch's symbols."""
+        """Returns a text with the names of sizes in the place of torch's symbols, and of ours."""
         for symbol, size in self._ranges.items():
-            text = re.sub(rf"\b{symbol}\b", size.name, text)
+            text = re.sub(rf"\b{symbol}\b|{re.escape(str(size))}\b", size.name, text)
         return text
 
     def ranges_within(self, relation: sympy.Basic) -> list[str]:

@@ -92,4 +92,4 @@ def attribute(proto: NodeProto, name: str) -> AttributeProto:
     return next(item for item in proto.attribute if item.name == name)
 
 
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64

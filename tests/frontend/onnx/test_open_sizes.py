@@ -9,13 +9,14 @@ import onnx
 import pytest
 import torch
 
+import autopar
 from autopar.frontend.onnx import import_onnx
 from autopar.frontend.onnx.model.problems import ModelError
 from autopar.ir.expr.at_sizes import at_sizes
 from autopar.ir.program import Program
 from autopar.ir.used_sizes import used_sizes
 from autopar.runtime.execute.serial import run_serial
-from tests.frontend.onnx.graphs import FLOAT, INT64, graph, model, node
+from tests.frontend.onnx.graphs import BOOL, FLOAT, INT64, graph, model, node
 
 
 def imported(folder: Path, *nodes: onnx.NodeProto, inputs: object, **given: object) -> Program:
@@ -161,3 +162,39 @@ def test_a_range_decides_what_a_size_decides(tmp_path: Path) -> None:
         imported(tmp_path, most, inputs=inputs)
     program = import_onnx(tmp_path / "model.onnx", dims={"length": "1:"}).program
     assert ranges(program)["length"][0] == 1
+
+
+@pytest.mark.parametrize("count", [2, "length"])
+def test_the_largest_elements_of_an_open_dimension(count: int | str, tmp_path: Path) -> None:
+    nodes = (node("Shape", "x", "length", start=1), node("TopK", f"x {count}", "y at"))
+    inputs = {"x": (FLOAT, ["batch", "length"])}
+    program = imported(tmp_path, *nodes, inputs=inputs, initializers={"2": np.array([2])})
+    assert ranges(program)["length"][0] == (2 if count == 2 else 0)
+    with autopar.InferenceSession(tmp_path / "model.onnx", mesh=2, virtual=True) as session:
+        for size in (2, 5):
+            given = np.random.default_rng(size).random((3, size), np.float32)
+            (found,) = session.run(None, {"x": given})
+            np.testing.assert_array_equal(found, np.sort(given)[:, ::-1][:, : found.shape[1]])
+            assert found.shape[1] == (2 if count == 2 else size)
+
+
+def test_what_is_unrolled_needs_a_length(tmp_path: Path) -> None:
+    add = node("Add", "sum item", "next")
+    body = graph([add], {"sum": (FLOAT, [3]), "item": (FLOAT, [3])}, ["next"])
+    scan = node("Scan", "start x", "y", body=body, num_scan_inputs=1)
+    inputs = {"start": (FLOAT, [3]), "x": (FLOAT, ["length", 3])}
+    with pytest.raises(
+        ModelError, match=r"the length length that it scans is open, .*\(bind the dimension"
+    ):
+        imported(tmp_path, scan, inputs=inputs)
+    program = import_onnx(tmp_path / "model.onnx", dims={"length": 2}).program
+    assert shapes(program) == ["3"]
+
+
+def test_a_trip_count_is_no_open_size(tmp_path: Path) -> None:
+    given = {"i": (INT64, []), "going": (BOOL, []), "v": (FLOAT, [3])}
+    body = graph([node("Add", "v v", "w"), node("Identity", "going", "on")], given, ["on", "w"])
+    nodes = (node("Shape", "x", "n", end=1), node("Loop", "n _ start", "y", body=body))
+    inputs = {"x": (FLOAT, ["length", 3]), "start": (FLOAT, [3])}
+    with pytest.raises(ModelError, match="its trip count length is open, and it is unrolled"):
+        imported(tmp_path, *nodes, inputs=inputs)

@@ -6,13 +6,16 @@ per run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from autopar.base.errors import InvalidInputError
 
 SHOWN = 25
 """How many problems a message spells out; the rest are counted."""
 
+SAME_SHOWN = 3
+"""How many places with the same problem a message spells out; of more, the first is named."""
 
 LONGEST = 1000
 """Characters of a part of a problem that are spelled out."""
@@ -44,6 +47,20 @@ def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
+def _joined(problems: Sequence[Problem]) -> list[Problem]:
+    """Returns problems, those of many places with the same words as one, which says how many."""
+    places: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        places.setdefault((problem.what, problem.advice), []).append(problem)
+    found = []
+    for same in places.values():
+        first, *more = same
+        if len(same) > SAME_SHOWN:
+            same = [replace(first, where=f"{first.where}, and {len(more)} more")]
+        found.extend(same)
+    return found
+
+
 class ModelError(InvalidInputError):
     """An ONNX model can't be imported. Holds every problem that was found.
 
@@ -55,11 +72,10 @@ class ModelError(InvalidInputError):
     def __init__(self, path: str, problems: tuple[Problem, ...]) -> None:
         self.path = path
         self.problems = problems
-        lines = [f"can't import {path}:"]
-        lines.extend(f"  - {problem}" for problem in problems[:SHOWN])
-        if len(problems) > SHOWN:
-            lines.append(f"  ... and {len(problems) - SHOWN} more problems")
-        super().__init__("\n".join(lines))
+        lines = [f"  - {problem}" for problem in _joined(problems)]
+        if len(lines) > SHOWN:
+            lines[SHOWN:] = [f"  ... and {len(lines) - SHOWN} more problems"]
+        super().__init__("\n".join([f"can't import {path}:", *lines]))
 
 
 @dataclass

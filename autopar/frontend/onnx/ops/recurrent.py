@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from autopar.frontend.onnx.ops.linear import times_matrix
-from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.node import Node, Refused, to_fix
 from autopar.frontend.onnx.trace.values import Translation
 
 LONGEST = 4096
@@ -85,6 +85,8 @@ def _layer(
     if node.integer("layout") == 1:
         x = x.transpose(0, 1)
     steps, batch = x.shape[0], x.shape[1]
+    if not isinstance(steps, int):
+        raise Refused(f"the number of its time steps {steps} is open; they are unrolled", to_fix())
     if steps > LONGEST:
         raise Refused(f"{steps} time steps; at most {LONGEST} are unrolled")
     if lengths is not None and lengths.shape != (batch,):

@@ -12,11 +12,12 @@ import torch
 from onnx import GraphProto
 
 from autopar.frontend.onnx.model.dtypes import element_type, element_type_of
-from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.node import Node, Refused, to_fix
 from autopar.frontend.onnx.trace.scope import Scope, Walks
 from autopar.frontend.onnx.trace.values import (
     Failed,
     Known,
+    Sized,
     TensorTree,
     Traced,
     Translation,
@@ -231,6 +232,9 @@ def _item(value: Value, at: int) -> Value:
 def _integer(walker: Walks, value: Value, what: str) -> int | None:
     if value is None:
         return None
+    if isinstance(value, Sized):
+        size = value.array.item()
+        raise Refused(f"its {what} {size} is open, and it is unrolled", to_fix())
     content = walker.recorder.content(value)
     if content is None:
         what = f"its {what} depends on the program's inputs"
@@ -260,7 +264,10 @@ def _length(value: Value, axis: int) -> int:
         raise Refused("it scans something that is no tensor")
     if not -len(shape) <= axis < len(shape):
         raise Refused(f"it scans axis {axis} of shape {list(shape)}")
-    return shape[axis]
+    length = shape[axis]
+    if not isinstance(length, int):
+        raise Refused(f"the length {length} that it scans is open, and it is unrolled", to_fix())
+    return length
 
 
 def _slice(walker: Walks, node: Node, value: Value, axis: int, index: int) -> Value:

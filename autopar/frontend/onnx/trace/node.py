@@ -39,7 +39,12 @@ def to_bind(names: str = "the dimension", ranges: Sequence[str] = ()) -> str:
     """
     if ranges:
         return f"say how large they may be together, as --dims {','.join(ranges)}"
-    return f"bind {names} with --dims NAME=8, or say that it has at least 1, or 2: NAME=1:"
+    return f"{to_fix(names)}, or say that it has at least 1, or 2: NAME=1:"
+
+
+def to_fix(names: str = "the dimension") -> str:
+    """Returns what a user may do where no range of open sizes is enough for a node."""
+    return f"bind {names} with --dims NAME=8"
 
 
 def as_array(tensor: torch.Tensor) -> Array:

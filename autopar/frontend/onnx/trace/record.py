@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import (
@@ -23,7 +24,7 @@ from autopar.frontend.lower.open_sizes import is_static
 from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type_of
 from autopar.frontend.onnx.model.problems import Problems
-from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array, to_bind
+from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array, to_bind, to_fix
 from autopar.frontend.onnx.trace.sized import SIZED, Expressions, array_of, is_known
 from autopar.frontend.onnx.trace.trace import Trace, stand_in
 from autopar.frontend.onnx.trace.values import (
@@ -100,12 +101,14 @@ class Recorder:
             with torch.no_grad():
                 found = self._run(node, translation, list(inputs))
         except Refused as refusal:
-            what = self.trace.sizes.named(str(refusal))
-            self.problems.add(node.label, what, refusal.advice)
+            self.refuse(node, refusal)
         except GuardOnDataDependentSymNode as error:
             condition, names = self.trace.sizes.told(error.cond)
-            what = f"what it does depends on the size of {names}, whether {condition}"
-            self.problems.add(node.label, what, to_bind(names))
+            what = f"what it does depends on the size of {names}"
+            if isinstance(error.cond, sympy.Expr):
+                self.problems.add(node.label, f"{what}: each {condition}", to_fix(names))
+            else:
+                self.problems.add(node.label, f"{what}, whether {condition}", to_bind(names))
         except (DataDependentOutputException, DynamicOutputShapeException):
             what = "its result has a shape or a choice that depends on the program's inputs"
             self.problems.add(node.label, what, _OUTSIDE)
@@ -114,6 +117,10 @@ class Recorder:
         else:
             return [*found, *[None] * (outputs - len(found))]
         return [Failed()] * outputs
+
+    def refuse(self, node: Node, refusal: Refused) -> None:
+        """Notes that a node can't be expressed."""
+        self.problems.add(node.label, self.trace.sizes.named(str(refusal)), refusal.advice)
 
     def content(self, value: Value) -> torch.Tensor | None:
         """Returns the content of a value, computed now if that is possible; else None.

@@ -210,7 +210,7 @@ class Walker:
             try:
                 return control(self, scope, node, inputs)
             except Refused as refusal:
-                self.recorder.problems.add(node.label, str(refusal), refusal.advice)
+                self.recorder.refuse(node, refusal)
                 return failed
         translation = find_translation(node.domain, node.op_type, node.opset)
         if translation is not None:
@@ -222,7 +222,8 @@ class Walker:
         if defined is not None:
             return defined
         advice = "define it as a function in the model, or export with other operators"
-        self.recorder.problems.add(node.label, "the operator isn't supported", advice)
+        what = f"the operator {node.op_type} isn't supported"
+        self.recorder.problems.add(node.label, what, advice)
         return failed
 
     def _run_definition(

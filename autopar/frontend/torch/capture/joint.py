@@ -28,6 +28,7 @@ from autopar.frontend.torch.capture.origin import (
     named_modules,
     spread_origins,
 )
+from autopar.frontend.torch.capture.outside import FromOutside
 from autopar.frontend.torch.capture.rewrites import Rewritten
 from autopar.frontend.torch.capture.simplify import simplify
 from autopar.frontend.torch.capture.sized import take_sizes
@@ -115,6 +116,7 @@ class _Step(nn.Module):
         self.leftovers = Leftovers(fake)
         self.tables = Tables(model, answering.fixed)
         self.written = WrittenOnce(model, answering.is_written)
+        self.outside = FromOutside(fake)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         self.answering.begin()
@@ -122,6 +124,7 @@ class _Step(nn.Module):
         buffers = registered_buffers(self.model)
         self.tables.lay_out()
         self.leftovers.lay_out()
+        self.outside.begin()
         outputs = self.compute(self.model, tensors)
         self.seen.append(plain_attributes(self.model))
         self.leftovers.settle()
@@ -179,6 +182,7 @@ def capture_joint(
         stack.enter_context(fake.answering.on())
         stack.enter_context(no_lots(lambda: step(*batch)))
         stack.enter_context(undrawn(step.model))
+        stack.enter_context(step.outside)
         traced = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
         module = traced.graph_module
         take_sizes(module.graph)

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from autopar.base.errors import InvalidInputError
+from autopar.frontend.torch.capture.origin import user_frame
 from autopar.frontend.torch.conditions import formatted
 from autopar.frontend.torch.ops import alignments, recurrent
 from autopar.frontend.torch.rows import joined, masked
+from autopar.frontend.torch.rows.visits import place_of
 from autopar.frontend.torch.stored import overwritten
 
 Rewrite = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 """(function, arguments, those by name) -> result; `NotImplemented` where it is called as it is."""
 
+
+def _refuse_backward(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    raise InvalidInputError(
+        f"{place_of(user_frame(sys._getframe(1)))}: a step that is compiled calls no backward();"
+        " return the loss: its gradients, and the optimizer's update, become part of the program"
+    )
+
+
 REWRITES: Mapping[Any, Rewrite] = {
+    Tensor.backward: _refuse_backward,
     **recurrent.REWRITES,
     **alignments.REWRITES,
     **joined.REWRITES,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.ops.shape.layout import as_axes
+from autopar.frontend.onnx.ops.shape.layout import as_axes, is_sure
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
@@ -171,9 +171,11 @@ def _unique(node: Node, x: Array) -> tuple[torch.Tensor, ...]:
 
 def _top_k(node: Node, x: torch.Tensor, k: Array) -> tuple[torch.Tensor, torch.Tensor]:
     axis = as_axes([node.integer("axis", -1)], x.ndim)[0]
-    count = int(k.reshape(-1)[0])
-    if not 0 <= count <= x.shape[axis]:
-        raise Refused(f"the top {count} of {x.shape[axis]} elements")
+    count, size = k.reshape(-1)[0], x.shape[axis]
+    if not isinstance(count, torch.SymInt):
+        count = int(count)
+    if is_sure(count < 0) or is_sure(count > size):
+        raise Refused(f"the top {count} of {size} elements")
     largest = node.flag("largest", True)
     # torch.topk breaks ties as it likes; ONNX wants the lower index first.
     values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
