@@ -31,9 +31,10 @@ from autopar.frontend.lower.functionalized import (
 )
 from autopar.frontend.lower.lists import singles
 from autopar.frontend.lower.marks import Marks, check_complete, read_marks, stage_of
-from autopar.frontend.lower.open_sizes import OpenArgument, Unexpressed, is_same_shape
+from autopar.frontend.lower.open_sizes import OpenArgument, is_same_shape
 from autopar.frontend.lower.random import draw_by_counter
 from autopar.frontend.lower.spelling import IR_DTYPES, RENAMED, RENAMED_ARGUMENTS, SIZES, kind_of
+from autopar.frontend.lower.torch_sizes import Unexpressed
 from autopar.frontend.lower.writes import lost_writes
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import (

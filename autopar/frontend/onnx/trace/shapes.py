@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
-from autopar.frontend.lower.open_sizes import OpenSizes, SymSize, Unexpressed, is_static
+from autopar.frontend.lower.open_sizes import OpenSizes, is_static
+from autopar.frontend.lower.torch_sizes import SymSize, Unexpressed
 from autopar.ir.expr.expression import IntExpr, prod
 
 Shape = Sequence[SymSize]
