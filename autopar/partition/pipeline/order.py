@@ -29,10 +29,6 @@ SECONDS: Mapping[str, float] = {FORWARD: 1.0, BACKWARD: 2.0}
 """What tasks take, in relation to one another."""
 
 
-Time = tuple[float, bool]
-"""When an op runs, and whether behind others of that time."""
-
-
 @dataclass(frozen=True)
 class Order:
     """Orders the ops of a training step with several microbatches.
@@ -115,15 +111,14 @@ class _Tasks:
         return Task(stage, op.microbatch, op.phase)
 
 
-def _time(op: Op, task: Task | None, sends: bool, clock: Clock) -> Time:
+def _time(op: Op, task: Task | None, sends: bool, clock: Clock) -> float:
     """Returns when an op runs: as soon as it can, but for updates, if it is of no task."""
     if task is None:
-        return (0.0 if op.phase in SECONDS else math.inf), False
-    # Who sends what is done goes on with something else at the same time, and sends first.
-    return (clock.end[task], False) if sends else (clock.begin[task], True)
+        return 0.0 if op.phase in SECONDS else math.inf
+    return clock.end[task] if sends else clock.begin[task]
 
 
-def in_order(ops: Sequence[Op], times: Sequence[Time]) -> list[int]:
+def in_order(ops: Sequence[Op], times: Sequence[float]) -> list[int]:
     """Returns the positions of ops by time, and by their order; none before what it reads."""
     makers = {name: at for at, op in enumerate(ops) for name in op.results}
     reads = [{makers[name] for name in op.operands if name in makers} for op in ops]
@@ -141,5 +136,5 @@ def in_order(ops: Sequence[Op], times: Sequence[Time]) -> list[int]:
         for reader in readers[at]:
             missing[reader] -= 1
             if not missing[reader]:
-                heapq.heappush(ready, (max(times[reader], now), reader))
+                heapq.heappush(ready, (max(times[reader], now if now < math.inf else 0.0), reader))
     return found
