@@ -156,15 +156,15 @@ def test_sub_dimensions_have_open_sizes() -> None:
     size $batch = 0..64
     size $length = 1..512
     func main {
-      input %x: f32[$batch * $length, $length * 6 + 6]
-      %y: f32[$batch * $length, $length * 6 + 6] = aten.relu.default(self=%x)
+      input %x: f32[$batch * $length, $length * 5 + 5]
+      %y: f32[$batch * $length, $length * 5 + 5] = aten.relu.default(self=%x)
       return %y
     }
     """
-    pin = parse_pin("x=[($batch@dp)($length), (6@tp)($length + 1)]")
+    pin = parse_pin("x=[($batch@dp)($length), (5@tp)($length + 1)]")
     found = apply_pins(parse_program(text), MESH, [pin]).main.values["x"]
     assert found.dist is not None
-    assert str(found.dist) == "[($batch@dp)($length), (6@tp)($length + 1)]"
+    assert str(found.dist) == "[($batch@dp)($length), (5@tp)($length + 1)]"
     assert found.dist.problems(found.global_shape) == []
 
 

@@ -325,7 +325,7 @@ def _as_limit(condition: sympy.Basic) -> sympy.Basic:
         for size, limited in (condition.args, condition.args[::-1]):
             if isinstance(limited, Min) and size in limited.args:
                 rest = [each for each in limited.args if each != size]
-                return sympy.Le(size, Min(*rest), evaluate=False)
+                return sympy.Le(size, Min(*rest), evaluate=False)  # type: ignore[no-untyped-call]
     return condition
 
 
