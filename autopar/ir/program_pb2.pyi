@@ -74,7 +74,7 @@ class Origin(_message.Message):
     def __init__(self, kind: _Optional[int] = ..., detail: _Optional[int] = ...) -> None: ...
 
 class Expr(_message.Message):
-    __slots__ = ("kind", "constant", "axis", "lhs", "rhs", "name", "least", "most", "planned")
+    __slots__ = ("kind", "constant", "axis", "lhs", "rhs", "name", "least", "most", "planned", "step")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONSTANT: _ClassVar[Expr.Kind]
@@ -102,6 +102,7 @@ class Expr(_message.Message):
     LEAST_FIELD_NUMBER: _ClassVar[int]
     MOST_FIELD_NUMBER: _ClassVar[int]
     PLANNED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     kind: Expr.Kind
     constant: int
     axis: int
@@ -111,7 +112,8 @@ class Expr(_message.Message):
     least: int
     most: int
     planned: int
-    def __init__(self, kind: _Optional[_Union[Expr.Kind, str]] = ..., constant: _Optional[int] = ..., axis: _Optional[int] = ..., lhs: _Optional[int] = ..., rhs: _Optional[int] = ..., name: _Optional[int] = ..., least: _Optional[int] = ..., most: _Optional[int] = ..., planned: _Optional[int] = ...) -> None: ...
+    step: int
+    def __init__(self, kind: _Optional[_Union[Expr.Kind, str]] = ..., constant: _Optional[int] = ..., axis: _Optional[int] = ..., lhs: _Optional[int] = ..., rhs: _Optional[int] = ..., name: _Optional[int] = ..., least: _Optional[int] = ..., most: _Optional[int] = ..., planned: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Mesh(_message.Message):
     __slots__ = ("parent", "slice", "array")

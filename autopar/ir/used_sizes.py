@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import astuple
 
 from autopar.ir.expr.expression import Expr, IntExpr, Size, sizes_of
 from autopar.ir.layout import DimLayout
@@ -12,7 +13,7 @@ from autopar.ir.program import Arg, Function, Op, Port, Program
 def used_sizes(program: Program) -> tuple[Size, ...]:
     """Returns the open sizes that a program uses anywhere, also inside ops, by name."""
     found = {size for expr in dict.fromkeys(_exprs(program)) for size in sizes_of(expr)}
-    return tuple(sorted(found, key=lambda size: (size.name, size.least, size.most, size.planned)))
+    return tuple(sorted(found, key=lambda size: (size.name, astuple(size))))
 
 
 def _exprs(program: Program) -> Iterator[Expr]:

@@ -22,6 +22,7 @@ from autopar.annotate import (
 from autopar.base.collector import paused_collector
 from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
+from autopar.completion.kept_whole import kept_whole
 from autopar.completion.plan import Plan
 from autopar.completion.prepare.split_fused_weights import split_fused_weights
 from autopar.completion.presets.strategy import AUTO
@@ -132,7 +133,7 @@ def _compiled(
     if plan.forecast is None and options.memory_bytes is not None:
         held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(options.memory_bytes)}"
         said = (*said, ReportEntry("search", "memory", held))
-    left = undivided(plan.program, options.strategy)
+    left = (*undivided(plan.program, options.strategy), *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
     entries = (*report, *said, *exceeded, *left, *noted)
     return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)

@@ -9,6 +9,8 @@ import pytest
 from autopar.annotate import Pin, ProcessMesh, apply_pins, load_annotations, parse_pin
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.ir.program import Program
+from autopar.ir.text import parse_program
+from autopar.ir.text.layouts import dims_mapping_text
 from tests.completion.networks import Network
 
 MESH = ProcessMesh([[0, 1, 2, 3], [4, 5, 6, 7]], ["dp", "tp"])
@@ -146,3 +148,33 @@ def test_axes_may_have_names_of_any_language() -> None:
 def test_brackets_must_match(text: str) -> None:
     with pytest.raises(AnnotationError, match=r"expected .*, got"):
         parse_pin(f"w={text}")
+
+
+def test_sub_dimensions_have_open_sizes() -> None:
+    text = """
+    program "p" serial
+    size $batch = 0..64
+    size $length = 1..512
+    func main {
+      input %x: f32[$batch * $length, $length * 5 + 5]
+      %y: f32[$batch * $length, $length * 5 + 5] = aten.relu.default(self=%x)
+      return %y
+    }
+    """
+    pin = parse_pin("x=[($batch@dp)($length), (5@tp)($length + 1)]")
+    found = apply_pins(parse_program(text), MESH, [pin]).main.values["x"]
+    assert found.dist is not None
+    assert str(found.dist) == "[($batch@dp)($length), (5@tp)($length + 1)]"
+    assert found.dist.problems(found.global_shape) == []
+
+
+def test_sub_dimensions_of_other_sizes_are_refused() -> None:
+    with pytest.raises(AnnotationError, match=r"multiply to \$batch \* 4, but the dimension has 8"):
+        pinned("x=[($batch@dp)(4), -1]")
+
+
+def test_a_file_names_open_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "pins.yaml"
+    path.write_text("shard:\n  x: [($batch@dp)($length), -1]\n")
+    (pin,) = load_annotations(path).pins
+    assert dims_mapping_text(pin.dims_mapping[:1]) == "[($batch@dp)($length)]"  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Runs onnx's backend suite on a virtual mesh and prints what became of every case.
 
-python -m tests.onnx_suite [--mesh 2x2] [--only PATTERN]
+python -m tests.onnx_suite [--mesh 2x2] [--only PATTERN] [--open]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 
 from tests.onnx_suite.cases import KINDS, Case, load_cases
 from tests.onnx_suite.judge import VERDICTS, Judge, Verdict
+from tests.onnx_suite.opened import OpenJudge
 from tests.onnx_suite.profile import outside
 
 
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--mesh", default="2x2", help="the mesh, as 2x2")
     parser.add_argument("--only", default="*", help="run the cases whose name matches this pattern")
     parser.add_argument("--outside", action="store_true", help="run those outside of the profile")
+    parser.add_argument("--open", action="store_true", help="leave the sizes of inputs open")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -34,7 +36,8 @@ def main() -> int:
     left_out = Counter(outside(case) for case in everything if outside(case))
     chosen = [case for case in everything if bool(outside(case)) == options.outside]
     with tempfile.TemporaryDirectory() as folder:
-        judge = Judge(options.mesh, {case.name: case.proto for case in everything}, Path(folder))
+        judges = OpenJudge if options.open else Judge
+        judge = judges(options.mesh, {case.name: case.proto for case in everything}, Path(folder))
         named = (case for case in chosen if fnmatch.fnmatch(case.name, options.only))
         verdicts = {case.name: _shown(case, judge.judge(case)) for case in named}
     print(f"\n{len(verdicts)} cases {'outside of' if options.outside else 'in'} the static profile")
@@ -54,7 +57,7 @@ def _print_totals(verdicts: Sequence[Verdict]) -> None:
     kinds = Counter(verdict.kind for verdict in verdicts)
     passed = [verdict for verdict in verdicts if verdict.kind == "pass"]
     replicated = Counter(kind for verdict in passed for kind in verdict.replicated)
-    for kind in VERDICTS:
+    for kind in dict.fromkeys((*VERDICTS, *kinds)):
         print(f"  {kind:8} {kinds[kind]}")
     print("of those that pass")
     print(f"  {sum(verdict.split > 0 for verdict in passed)} ran with an op split")

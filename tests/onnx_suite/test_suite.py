@@ -25,6 +25,7 @@ from autopar.frontend.onnx.trace import walk
 from autopar.frontend.onnx.trace.values import Translation
 from tests.onnx_suite.cases import Array, Case, as_tensor, load_cases
 from tests.onnx_suite.judge import Judge, Tensors, difference
+from tests.onnx_suite.opened import OpenJudge
 from tests.onnx_suite.profile import freeze, outside
 
 SMALL_KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
@@ -169,6 +170,25 @@ def test_sample_on_2x2(profile: list[Case], judge: Judge) -> None:
     bad = {n: v.detail for n, v in verdicts.items() if v.kind in ("wrong", "error")}
     assert not bad
     assert sum(verdict.split > 0 for verdict in verdicts.values()) > len(verdicts) / 2
+
+
+def test_sample_with_open_sizes(profile: list[Case], tmp_path: Path) -> None:
+    judge = OpenJudge("2x2", {case.name: case.proto for case in profile}, tmp_path)
+    chosen = [case for case in sample(profile) if case.proto.graph.node[0].op_type != "Attention"]
+    verdicts = {case.name: judge.judge(case) for case in chosen[::3]}
+    bad = {n: v.detail for n, v in verdicts.items() if v.kind in ("wrong", "error")}
+    assert not bad
+    is_open = [verdict.kind == "pass" and not verdict.frozen for verdict in verdicts.values()]
+    assert sum(is_open) > len(verdicts) / 3
+
+
+def test_open_judge_notices(profile: list[Case], tmp_path: Path) -> None:
+    judge = OpenJudge("2x2", {}, tmp_path)
+    (case,) = (case for case in profile if case.name == "test_add")
+    doubled = {name: 2 * array for name, array in case.outputs.items()}
+    wrong = Case(case.name, case.kind, case.proto, case.inputs, doubled, case.rtol, case.atol)
+    assert judge.judge(case).kind == "pass"
+    assert judge.judge(wrong).kind == "wrong"
 
 
 def test_judge_notices(profile: list[Case], judge: Judge) -> None:

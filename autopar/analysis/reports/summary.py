@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autopar.base.errors import Loc
 from autopar.base.units import counted, human_bytes, human_flops
+from autopar.completion.kept_whole import KEPT_WHOLE
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.undivided import UNDIVIDED
 from autopar.cost.summary import (
@@ -52,6 +53,7 @@ SEARCHED = {AUTO: "plan", "mesh shape": "mesh"}
 TITLES = {
     "replicated": "replicated for lack of a rule",
     "reshard": "resharded, because two ops need different layouts",
+    KEPT_WHOLE: "kept whole, as a size that is open isn't split there",
 }
 """Categories whose name alone doesn't say enough."""
 

@@ -7,6 +7,7 @@ it refuses, and what it takes for granted it notes, as a comparison that is judg
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,8 +16,10 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from autopar.frontend.lower.asking import AskingEnv, is_sure
+from autopar.frontend.lower.proof import holds
 from autopar.frontend.lower.symbols import (
     EXPRESSIONS,
     LESS,
@@ -26,13 +29,19 @@ from autopar.frontend.lower.symbols import (
     Unexpressed,
     as_limit,
 )
-from autopar.ir.expr.expression import UNBOUNDED, Binary, IntExpr, Size, add, sizes_of
-from autopar.ir.expr.facts import is_at_least
-
-
-def _shape_env() -> ShapeEnv:
-    """Returns what knows of no size but those that are given: none may follow from data."""
-    return ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+from autopar.ir.expr.expression import (
+    UNBOUNDED,
+    Binary,
+    IntExpr,
+    Size,
+    add,
+    evaluate,
+    sizes_of,
+    substitute,
+)
+from autopar.ir.expr.facts import bounds, is_at_least
+from autopar.ir.expr.growing import least_for, most_for
+from autopar.ir.expr.multiples import equal_for_multiples, in_steps
 
 
 @dataclass
@@ -43,10 +52,12 @@ class OpenSizes:
         env: Where torch keeps what it knows of them.
     """
 
-    env: ShapeEnv = field(default_factory=_shape_env)
+    env: ShapeEnv = field(default_factory=AskingEnv)
     _symbols: dict[str, torch.SymInt] = field(default_factory=dict)
     _ranges: dict[str, Size] = field(default_factory=dict)
     _defined: dict[str, sympy.Expr] = field(default_factory=dict)
+    _proven: dict[sympy.Basic, bool | None] = field(default_factory=dict)
+    _proven_for: tuple[object, ...] = ()
 
     def symbolic(self, expr: IntExpr) -> SymSize:
         """Returns an expression as torch computes with it."""
@@ -97,11 +108,34 @@ class OpenSizes:
         make = EXPRESSIONS.get(type(found))
         if make is None:
             raise Unexpressed(f"{found} depends on data, or isn't made of + * // min max")
-        return make([self._expr(arg) for arg in found.args])
+        expr = make([self._expr(arg) for arg in found.args])
+        least, most = bounds(expr)
+        return int(least) if least == most else expr
+
+    def proven(self, condition: sympy.Basic) -> bool | None:
+        """Returns whether a condition holds for all sizes, or for none; None if neither is sure."""
+        ranges = (*self._ranges.values(), *self._defined)
+        if ranges != self._proven_for:
+            self._proven.clear()
+            self._proven_for = ranges
+        if condition not in self._proven:
+            self._proven[condition] = self._prove(condition)
+        return self._proven[condition]
+
+    def _prove(self, condition: sympy.Basic) -> bool | None:
+        try:
+            return holds(condition, self._expr)
+        except Unexpressed:
+            return None
+
+    def renewed(self, expr: IntExpr) -> IntExpr:
+        """Returns an expression with the ranges that its sizes have by now."""
+        return substitute(expr, {str(size): size for size in self._ranges.values()})
 
     def told(self, condition: sympy.Basic) -> tuple[str, str]:
         """Returns a condition as users read it, and the names of the sizes in it."""
-        used = {self._ranges[symbol].name for symbol in map(str, condition.free_symbols)}
+        symbols = map(str, condition.free_symbols)
+        used = {self._ranges[symbol].name for symbol in symbols if symbol in self._ranges}
         condition = as_limit(condition)
         spelled = SPELLED.get(type(condition))
         text = str(condition) if spelled is None else f" {spelled} ".join(map(str, condition.args))
@@ -161,7 +195,7 @@ class OpenSizes:
     def is_made_true(self, relation: sympy.Basic) -> bool:
         """Narrows sizes to those for which a relation holds; returns whether that can be said."""
         if isinstance(relation, sympy.Or):
-            planned = [each for each in relation.args if self._holds_as_planned(each)]
+            planned = [each for each in relation.args if self._as_planned(each) == sympy.true]
             return any(map(self.is_made_true, planned))
         if self._is_made_true(relation):
             return True
@@ -202,10 +236,11 @@ class OpenSizes:
             return False
         return size.most == UNBOUNDED and is_at_least(expr, size.least)
 
-    def _holds_as_planned(self, relation: sympy.Basic) -> bool:
+    def _as_planned(self, relation: sympy.Basic) -> sympy.Basic:
+        """Returns what a relation is at the sizes that are chosen."""
         sizes = {symbol: self._ranges.get(str(symbol)) for symbol in relation.free_symbols}
         chosen = {symbol: self._chosen(size) for symbol, size in sizes.items() if size is not None}
-        return bool(relation.subs(chosen) == sympy.true)
+        return relation.subs(chosen)
 
     def _chosen(self, size: Size) -> int:
         """Returns the number for which a relation that holds for some sizes only must hold."""
@@ -220,9 +255,14 @@ class OpenSizes:
         if isinstance(relation, sympy.Ne):
             return self._keep_apart(*sides)
         if isinstance(relation, sympy.Eq):
-            left, right = sides
-            return left == right or (self._bound(left, right) and self._bound(right, left))
+            return self._are_made_equal(*sides)
         return compare is not None and self._bound(*compare(*sides))
+
+    def _are_made_equal(self, left: IntExpr, right: IntExpr) -> bool:
+        if left == right or (self._bound(left, right) and self._bound(right, left)):
+            return True
+        found = equal_for_multiples(left, right)
+        return found is not None and self._limit(found)
 
     def _bound(self, less: IntExpr, more: IntExpr) -> bool:
         """Sees to it that one expression is never larger than another."""
@@ -230,28 +270,30 @@ class OpenSizes:
             return self._bound(less, more.lhs) and self._bound(less, more.rhs)
         if is_at_least(more, less):
             return True
-        if isinstance(less, Size) and isinstance(more, int):
-            return self._limit(replace(less, most=min(less.most, more)))
-        if isinstance(more, Size) and isinstance(less, int):
-            return self._limit(replace(more, least=max(more.least, less)))
+        if isinstance(less, int) and (found := least_for(more, less)) is not None:
+            return self._limit(replace(found[0], least=found[1]))
+        if isinstance(more, int) and (found := most_for(less, more)) is not None:
+            return self._limit(replace(found[0], most=found[1]))
         return False
 
     def _keep_apart(self, size: IntExpr, other: IntExpr) -> bool:
         """Sees to it that a size is never a number, by the side on which the chosen one is."""
-        if not isinstance(size, Size) or not isinstance(other, int):
+        if not isinstance(other, int):
             return is_at_least(size, add(other, 1)) or is_at_least(other, add(size, 1))
-        if self._chosen(size) > other:
+        chosen = evaluate(size, {str(each): self._chosen(each) for each in sizes_of(size)})
+        if chosen > other:
             return self._bound(other + 1, size)
-        return self._chosen(size) < other and self._bound(size, other - 1)
+        return chosen < other and self._bound(size, other - 1)
 
     def _limit(self, size: Size) -> bool:
+        """Narrows a size to what two ranges have in common; returns whether that is anything."""
         symbol, known = next(each for each in self._ranges.items() if each[1].name == size.name)
         least, most = max(size.least, known.least), min(size.most, known.most)
-        if least > most:
-            return False
-        planned = min(max(size.planned, least), most)
-        self._ranges[symbol] = Size(size.name, least, most, planned)
-        return True
+        step = math.lcm(size.step, known.step)
+        found = in_steps(replace(size, least=least, most=most), step) if least <= most else None
+        if found is not None:
+            self._ranges[symbol] = found
+        return found is not None
 
     @property
     def sizes(self) -> Mapping[str, Size]:
@@ -274,7 +316,7 @@ def is_static(tensor: torch.Tensor) -> bool:
 def is_same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors always have the same shape."""
     pairs = zip(one.shape, other.shape, strict=False)
-    return one.ndim == other.ndim and all(statically_known_true(a == b) for a, b in pairs)
+    return one.ndim == other.ndim and all(is_sure(a == b) for a, b in pairs)
 
 
 def conjuncts(relation: sympy.Basic) -> Iterable[sympy.Basic]:

@@ -9,8 +9,9 @@ import sympy
 import torch
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
 
-from autopar.ir.expr.expression import IntExpr, add, floordiv, prod
+from autopar.ir.expr.expression import IntExpr, add, floordiv, multiply, prod
 from autopar.ir.expr.facts import larger, smaller
+from autopar.ir.expr.periodic import least_value
 
 SymSize = int | torch.SymInt
 
@@ -29,7 +30,7 @@ def as_limit(condition: sympy.Basic) -> sympy.Basic:
     return condition
 
 
-SPELLED = {sympy.Eq: "==", sympy.Ne: "!="}
+SPELLED: Mapping[type, str] = {sympy.Eq: "==", sympy.Ne: "!="}
 LESS: Mapping[type, Callable[[IntExpr, IntExpr], tuple[IntExpr, IntExpr]]] = {
     sympy.LessThan: lambda left, right: (left, right),
     sympy.StrictLessThan: lambda left, right: (left + 1, right),
@@ -51,6 +52,22 @@ def _power(args: list[IntExpr]) -> IntExpr:
     return prod([base] * exponent)
 
 
+def _larger(one: IntExpr, other: IntExpr) -> IntExpr:
+    for more, less in ((one, other), (other, one)):
+        least = least_value(add(more, multiply(less, -1)))
+        if least is not None and least >= 0:
+            return more
+    return larger(one, other)
+
+
+def _smaller(one: IntExpr, other: IntExpr) -> IntExpr:
+    for less, more in ((one, other), (other, one)):
+        least = least_value(add(more, multiply(less, -1)))
+        if least is not None and least >= 0:
+            return less
+    return smaller(one, other)
+
+
 EXPRESSIONS: Mapping[type, Callable[[list[IntExpr]], IntExpr]] = {
     sympy.Add: lambda args: reduce(add, args),
     sympy.Mul: prod,
@@ -59,8 +76,8 @@ EXPRESSIONS: Mapping[type, Callable[[list[IntExpr]], IntExpr]] = {
     CleanDiv: lambda args: floordiv(*args),
     Mod: _remainder,
     PythonMod: _remainder,
-    Max: lambda args: reduce(larger, args),
-    Min: lambda args: reduce(smaller, args),
+    Max: lambda args: reduce(_larger, args),
+    Min: lambda args: reduce(_smaller, args),
 }
 SYMBOLIC: Mapping[str, Callable[[SymSize, SymSize], SymSize]] = {
     "+": lambda left, right: left + right,

@@ -83,13 +83,14 @@ def record_model(
     problems.raise_if_any()
     wanted = [item for item in outputs if item is not None]
     sizes = recorder.trace.sizes
-    for condition in sizes.narrow():
-        told, names = sizes.told(condition)
-        ranges = sizes.ranges_within(condition)
-        problems.add("", f"it computes something else unless {told}", to_bind(names, ranges))
+    for label, part in sizes.unmet():
+        told, names = sizes.told(part)
+        advice = to_bind(names, sizes.ranges_within(part))
+        problems.add(label, f"it computes something else unless {told}", advice)
     problems.raise_if_any()
     recorder.trace.finish(wanted)
-    return Recorded(model, recorder, inputs, wanted, walker.notes)
+    narrowed = sizes.narrowed(Path(model.path).name)
+    return Recorded(model, recorder, inputs, wanted, [*walker.notes, *narrowed])
 
 
 def _output(recorder: Recorder, label: str, value: Value) -> fx.Node | None:

@@ -23,6 +23,10 @@ class FileEntry:
     bytes: int
 
 
+NARROWED = "narrowed"
+"""The category of entries about sizes that can't be all that they could."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReportEntry:
     """Something about the compilation that the user should know.

@@ -86,12 +86,18 @@ class Size(Expr):
         name: An identifier.
         least, most: What it may be.
         planned: For which size decisions are made.
+        step: It is a multiple of this, as are `least` and `planned`.
     """
 
     name: str
     least: int = 0
     most: int = UNBOUNDED
     planned: int = 8
+    step: int = 1
+
+    def admits(self, number: int) -> bool:
+        """Returns whether it may be this number."""
+        return self.least <= number <= self.most and number % self.step == 0
 
     def __str__(self) -> str:
         return f"${self.name}"
@@ -241,8 +247,19 @@ def _open_floordiv(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
         return from_terms(whole)
     shared = math.gcd(rhs, *rest.values())
     less = {monomial: factor // shared for monomial, factor in rest.items()}
-    divided = Binary("//", add(from_terms(less), constant // shared), rhs // shared)
+    divided = _divided(add(from_terms(less), constant // shared), rhs // shared)
     return add(from_terms(whole), divided)
+
+
+def _divided(lhs: IntExpr, rhs: int) -> IntExpr:
+    """Returns `lhs // rhs`; where `lhs` is a quotient and a number, as one division."""
+    sum_of = (lhs.lhs, lhs.rhs) if isinstance(lhs, Binary) and lhs.op == "+" else (lhs, 0)
+    inner, more = sum_of
+    if isinstance(inner, Binary) and inner.op == "//" and isinstance(more, int):
+        divisor, is_size = inner.rhs, _is_part_of(inner) is not None
+        if isinstance(divisor, int) and divisor > 0 and not is_size:
+            return floordiv(add(inner.lhs, more * divisor), divisor * rhs)
+    return Binary("//", lhs, rhs)
 
 
 def minimum(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
@@ -267,6 +284,8 @@ def terms_of(expr: IntExpr) -> Polynomial:
         return polynomial.plus(terms_of(expr.lhs), terms_of(expr.rhs))
     if isinstance(expr, Binary) and expr.op == "*":
         return polynomial.product(terms_of(expr.lhs), terms_of(expr.rhs))
+    if isinstance(expr, Size) and expr.step > 1:
+        return {(Binary("//", expr, expr.step),): expr.step}
     return {(expr,): 1}
 
 
@@ -282,10 +301,31 @@ def from_terms(terms: Polynomial) -> IntExpr:
 def _term(atoms: tuple[Expr, ...], factor: int) -> IntExpr:
     if not atoms:
         return factor
+    atoms, factor = _multiples(atoms, factor)
     found = atoms[0]
     for atom in atoms[1:]:
         found = Binary("*", found, atom)
     return found if factor == 1 else Binary("*", found, factor)
+
+
+def _multiples(atoms: tuple[Expr, ...], factor: int) -> tuple[tuple[Expr, ...], int]:
+    """Returns a term in which sizes stand for what they are multiples of, as far as that goes."""
+    found: list[Expr] = []
+    for atom in atoms:
+        size = _is_part_of(atom)
+        if size is not None and factor % size.step == 0:
+            found.append(size)
+            factor //= size.step
+        else:
+            found.append(atom)
+    return tuple(found), factor
+
+
+def _is_part_of(atom: Expr) -> Size | None:
+    """Returns the size of which an atom is the part that `terms_of` makes it of."""
+    if isinstance(atom, Binary) and atom.op == "//" and isinstance(atom.lhs, Size):
+        return atom.lhs if atom.rhs == atom.lhs.step else None
+    return None
 
 
 class AsPlanned(dict[str, int]):

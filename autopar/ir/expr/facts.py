@@ -56,6 +56,20 @@ def is_at_least(expr: IntExpr, least: IntExpr) -> bool:
     return False
 
 
+def is_less(one: IntExpr, other: IntExpr) -> bool | None:
+    """Returns whether an expression is always smaller than another one; None if that varies."""
+    if is_at_least(other, add(one, 1)):
+        return True
+    return False if is_at_least(one, other) else None
+
+
+def is_equal(one: IntExpr, other: IntExpr) -> bool | None:
+    """Returns whether two expressions are always equal, or never; None if that isn't known."""
+    if one == other or add(one, multiply(other, -1)) == 0:
+        return True
+    return False if is_less(one, other) or is_less(other, one) else None
+
+
 def smaller(one: IntExpr, other: IntExpr) -> IntExpr:
     """Returns the smaller of two expressions, without the other one if that is known."""
     if is_at_least(other, one):

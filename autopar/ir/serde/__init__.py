@@ -27,7 +27,7 @@ from autopar.ir.serde.read import program_from_proto
 from autopar.ir.serde.tables import Corrupt
 from autopar.ir.serde.write import write_program
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 """The newest version of the format that this code understands."""
 
 WRITTEN_VERSION = 8
@@ -44,6 +44,9 @@ SLICES_VERSION = 6
 
 SIZES_VERSION = 9
 """The oldest version whose readers understand sizes that are open."""
+
+STEPS_VERSION = 10
+"""The oldest version whose readers understand open sizes that are multiples of a number."""
 
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
@@ -74,7 +77,9 @@ def program_to_bytes(program: Program) -> bytes:
     def write(file: pb.File) -> None:
         write_program(program, file.program)
         if any(expr.kind == pb.Expr.SIZE for expr in file.program.exprs):
-            file.format_version = file.minimum_reader_version = SIZES_VERSION
+            has_steps = any(expr.step for expr in file.program.exprs)
+            needed = STEPS_VERSION if has_steps else SIZES_VERSION
+            file.format_version = file.minimum_reader_version = needed
 
     return _to_bytes(write, what, oldest)
 

@@ -304,7 +304,7 @@ class _ExprTable:
 
     def _open_size(self, message: pb.Expr) -> Size:
         name = self._text(message.name)
-        size = Size(name, message.least, message.most, message.planned)
+        size = Size(name, message.least, message.most, message.planned, message.step or 1)
         note_open(size, self._open)
         return size
 

@@ -156,5 +156,7 @@ def note_open(size: Size, known: dict[str, Size]) -> None:
         raise Corrupt(f"an open size can't be called {size.name!r}")
     if size.least > size.most:
         raise Corrupt(f"open size {size} is at least {size.least} and at most {size.most}")
+    if size.least % size.step or size.planned % size.step:
+        raise Corrupt(f"open size {size} is a multiple of {size.step}, and at least {size.least}")
     if known.setdefault(size.name, size) != size:
         raise Corrupt(f"there are two different open sizes {size}")

@@ -151,6 +151,7 @@ class _ProgramWriter:
             least=size.least,
             most=size.most,
             planned=size.planned,
+            step=size.step if size.step > 1 else 0,
         )
 
     def _extent(self, expr: IntExpr) -> tuple[int, int]:

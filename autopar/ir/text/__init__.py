@@ -29,7 +29,8 @@ The lines:
     mesh @m1 x=4                 another mesh. `mesh[tp=0]` and `@m1[x=0]` are slices
     size $batch = 0..64 planned 8
                                  a size that is left open, what it may be, and for which size
-                                 decisions are made. `0..` has no end; `size $batch` is `0..`
+                                 decisions are made. `0..` has no end; `size $batch` is `0..`,
+                                 `32..960 step 32` are multiples of 32
     given(scale=1.0)             what is no tensor in the example of the model, by path;
     defaults(mask=none)          what its `forward` has by default, and
     arguments("x", "scale")      what may be given by position. `example unknown`: none is noted

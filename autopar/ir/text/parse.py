@@ -107,7 +107,8 @@ class _ProgramParser:
         cursor, start = self._cursor, self._cursor.at
         name = cursor.expect_match(_SIZE_NAME, "the name of an open size ($name)")[1:]
         least, most = self._range() if cursor.sign("=") else (0, UNBOUNDED)
-        size = Size(name, least, most)
+        step = max(1, cursor.integer()) if cursor.keyword("step") else 1
+        size = Size(name, least, most, step=step)
         planned = cursor.integer() if cursor.keyword("planned") else size.planned
         if name in cursor.sizes:
             cursor.fail(f"open size {size} is declared twice", start)

@@ -47,7 +47,8 @@ class Context:
 def size_line(size: Size) -> str:
     """Returns the declaration of an open size: `size $batch = 0..64 planned 8`."""
     most = "" if size.most == UNBOUNDED else size.most
-    return f"size {size} = {size.least}..{most} planned {size.planned}"
+    step = f" step {size.step}" if size.step > 1 else ""
+    return f"size {size} = {size.least}..{most}{step} planned {size.planned}"
 
 
 def mesh_ref(mesh: ProcessMesh, context: Context) -> str:

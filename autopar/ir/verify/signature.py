@@ -45,13 +45,16 @@ def _check_open_sizes(program: Program, problems: Problems) -> None:
         if not 0 <= size.least <= size.most:
             got = f"{size.least}..{size.most}"
             problems.add(f"open size {size}", "a range of numbers >= 0", got)
+        if size.least % size.step or size.planned % size.step:
+            problems.add(f"open size {size}", f"multiples of {size.step}", _range(size))
     for one, other in pairwise(sizes):
         if one.name == other.name:
             problems.add(f"open size {one}", f"one range, {_range(one)}", _range(other))
 
 
 def _range(size: Size) -> str:
-    return f"{size.least}..{size.most} planned {size.planned}"
+    step = f" step {size.step}" if size.step > 1 else ""
+    return f"{size.least}..{size.most}{step} planned {size.planned}"
 
 
 def _check_ports(

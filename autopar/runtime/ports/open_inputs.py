@@ -13,7 +13,8 @@ from torch import Tensor
 from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr.at_sizes import Sizes, as_coords, at_sizes
-from autopar.ir.expr.expression import UNBOUNDED, Size, evaluate
+from autopar.ir.expr.expression import Size, evaluate
+from autopar.ir.expr.ranges import limits_text
 from autopar.ir.program import Port, Program
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.dense import odd_kind
@@ -43,9 +44,8 @@ def sizes_of_inputs(program: Program, inputs: Arrays) -> dict[str, int]:
     problems: list[str] = []
     for port, at, size, count in _open_dims(program, inputs):
         what = f"dimension {at} of input {label_of(port)!r} is {count}"
-        if not size.least <= count <= size.most:
-            most = "" if size.most == UNBOUNDED else f" and at most {size.most}"
-            problems.append(f"{what}; {size.name} is at least {size.least}{most}")
+        if not size.admits(count):
+            problems.append(f"{what}; {limits_text(size)}")
         first, said = found.setdefault(size.name, (count, what))
         if first != count:
             problems.append(f"{what}, but {said}; both are {size.name}")

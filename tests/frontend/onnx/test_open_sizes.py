@@ -11,8 +11,11 @@ import torch
 
 import autopar
 from autopar.frontend.onnx import import_onnx
+from autopar.frontend.onnx.imported import ImportedModel
 from autopar.frontend.onnx.model.problems import ModelError
+from autopar.ir.builds.manifest import NARROWED
 from autopar.ir.expr.at_sizes import at_sizes
+from autopar.ir.expr.expression import UNBOUNDED
 from autopar.ir.program import Program
 from autopar.ir.used_sizes import used_sizes
 from autopar.runtime.execute.serial import run_serial
@@ -20,10 +23,20 @@ from tests.frontend.onnx.graphs import BOOL, FLOAT, INT64, graph, model, node
 
 
 def imported(folder: Path, *nodes: onnx.NodeProto, inputs: object, **given: object) -> Program:
+    return report(folder, *nodes, inputs=inputs, **given).program
+
+
+def report(folder: Path, *nodes: onnx.NodeProto, inputs: object, **given: object) -> ImportedModel:
+    dims = given.pop("dims", {})
     body = graph(list(nodes), inputs, ["y"], **given)  # type: ignore[arg-type]
     path = folder / "model.onnx"
     onnx.save(model(body), path)
-    return import_onnx(path).program
+    return import_onnx(path, dims=dims)  # type: ignore[arg-type]
+
+
+def narrowed(found: ImportedModel) -> list[tuple[str, str, str]]:
+    entries = (entry for entry in found.report if entry.category == NARROWED)
+    return [(entry.subject, entry.detail, entry.loc.name) for entry in entries]
 
 
 def ranges(program: Program) -> dict[str, tuple[int, int]]:
@@ -62,26 +75,6 @@ def test_a_table_that_is_cut_to_a_length_limits_it(tmp_path: Path) -> None:
         },
     )
     assert ranges(program) == {"batch": (0, 2**31 - 1), "length": (0, 512)}
-
-
-def test_sizes_that_are_limited_together_are_refused_with_ranges(tmp_path: Path) -> None:
-    nodes = (
-        node("Concat", "x more", "both", axis=1),
-        node("Shape", "both", "s", start=1, end=2),
-        node("Slice", "table zero s one", "cut"),
-        node("Add", "both cut", "y"),
-    )
-    inputs = {"x": (FLOAT, [2, "past"]), "more": (FLOAT, [2, "length"])}
-    table = {
-        "table": np.ones((1, 512), np.float32),
-        "zero": np.array([0]),
-        "one": np.array([1]),
-    }
-    with pytest.raises(ModelError, match=r"unless .* <= 512") as refused:
-        imported(tmp_path, *nodes, inputs=inputs, initializers=table)
-    assert "--dims past=:256,length=:256" in str(refused.value)
-    found = import_onnx(tmp_path / "model.onnx", dims={"past": ":256", "length": ":256"})
-    assert ranges(found.program) == {"past": (0, 256), "length": (0, 256)}
 
 
 def test_a_size_that_a_weight_fixes_is_fixed(tmp_path: Path) -> None:
@@ -125,18 +118,51 @@ def test_a_loss_whose_body_onnx_gives_takes_any_batch(tmp_path: Path) -> None:
     assert list(ranges(program)) == ["batch"]
 
 
-def test_sizes_may_be_an_output(tmp_path: Path) -> None:
-    given = {"x": (FLOAT, ["batch", 4])}
-    program = imported(tmp_path, node("Shape", "x", "y"), inputs=given)
-    found = run_serial(at_sizes(program, {"batch": 3}), {}, {"x": torch.ones(3, 4)})
-    assert found["y"].tolist() == [3, 4]
+def test_a_window_that_must_fit_narrows_a_size_from_below(tmp_path: Path) -> None:
+    pool = node("MaxPool", "x", "y", kernel_shape=[3, 2], strides=[2, 2])
+    found = report(tmp_path, pool, inputs={"x": (FLOAT, ["batch", 3, "height", 8])})
+    assert ranges(found.program)["height"] == (3, UNBOUNDED)
+    assert shapes(found.program) == ["$batch", "3", "($height + 1) // 2 + -1", "4"]
+    assert ("height", "at least 3", "MaxPool#0") in narrowed(found)
 
 
-def test_a_condition_on_a_size_names_it(tmp_path: Path) -> None:
-    pool = node("MaxPool", "x", "y", kernel_shape=[2, 2], strides=[2, 2])
+def test_a_range_that_the_user_gave_isnt_narrowed(tmp_path: Path) -> None:
+    pool = node("MaxPool", "x", "y", kernel_shape=[3, 3])
+    inputs = {"x": (FLOAT, ["batch", 3, "height", 8])}
     with pytest.raises(ModelError) as refused:
-        imported(tmp_path, pool, inputs={"x": (FLOAT, ["batch", 3, "height", 8])})
-    assert "bind height with --dims" in str(refused.value)
+        report(tmp_path, pool, inputs=inputs, dims={"height": "1:64"})
+    assert "node 'MaxPool#0'" in str(refused.value)
+    assert "whether height - 2 < 1 (bind height with --dims" in str(refused.value)
+
+
+def test_what_goes_down_and_up_again_takes_multiples(tmp_path: Path) -> None:
+    nodes = (
+        node("MaxPool", "x", "half", kernel_shape=[2, 2], strides=[2, 2]),
+        node("MaxPool", "half", "quarter", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Resize", "quarter none scales", "up", mode="linear"),
+        node("Add", "up half", "y"),
+    )
+    found = report(
+        tmp_path,
+        *nodes,
+        inputs={"x": (FLOAT, ["batch", 3, "height", 8])},
+        initializers={
+            "none": np.zeros(0, np.float32),
+            "scales": np.array([1, 1, 2, 2], np.float32),
+        },
+    )
+    (height,) = (size for size in used_sizes(found.program) if size.name == "height")
+    assert (height.least, height.step) == (4, 4)
+    assert shapes(found.program)[2] == "$height // 4 * 2"
+    assert ("height", "a multiple of 4", "Add#3") in narrowed(found)
+
+
+def test_dimensions_without_a_name_are_bound_by_ours(tmp_path: Path) -> None:
+    inputs = {"x": (FLOAT, ["batch size", None])}
+    found = report(tmp_path, node("Relu", "x", "y"), inputs=inputs, dims={"x_1": "2:8"})
+    assert ranges(found.program)["x_1"] == (2, 8)
+    found = report(tmp_path, node("Relu", "x", "y"), inputs=inputs, dims={"batch_size": 3})
+    assert found.program.signature.inputs[0].shape[0] == 3
 
 
 def test_what_a_translation_refuses_names_sizes(tmp_path: Path) -> None:
@@ -159,9 +185,8 @@ def test_a_range_decides_what_a_size_decides(tmp_path: Path) -> None:
     most = node("ReduceMax", "x", "y", axes=[1], keepdims=0)
     inputs = {"x": (FLOAT, ["batch", "length"])}
     with pytest.raises(ModelError, match=r"length == 0 \(bind length with --dims NAME=8, or"):
-        imported(tmp_path, most, inputs=inputs)
-    program = import_onnx(tmp_path / "model.onnx", dims={"length": "1:"}).program
-    assert ranges(program)["length"][0] == 1
+        report(tmp_path, most, inputs=inputs, dims={"length": "0:512"})
+    assert ranges(imported(tmp_path, most, inputs=inputs))["length"][0] == 1
 
 
 @pytest.mark.parametrize("count", [2, "length"])
@@ -198,3 +223,30 @@ def test_a_trip_count_is_no_open_size(tmp_path: Path) -> None:
     inputs = {"x": (FLOAT, ["length", 3]), "start": (FLOAT, [3])}
     with pytest.raises(ModelError, match="its trip count length is open, and it is unrolled"):
         imported(tmp_path, *nodes, inputs=inputs)
+
+
+def test_sizes_that_are_limited_together_are_refused_with_ranges(tmp_path: Path) -> None:
+    nodes = (
+        node("Concat", "x more", "both", axis=1),
+        node("Shape", "both", "s", start=1, end=2),
+        node("Slice", "table zero s one", "cut"),
+        node("Add", "both cut", "y"),
+    )
+    inputs = {"x": (FLOAT, [2, "past"]), "more": (FLOAT, [2, "length"])}
+    table = {
+        "table": np.ones((1, 512), np.float32),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+    }
+    with pytest.raises(ModelError, match=r"unless .* <= 512") as refused:
+        imported(tmp_path, *nodes, inputs=inputs, initializers=table)
+    assert "--dims past=:256,length=:256" in str(refused.value)
+    found = import_onnx(tmp_path / "model.onnx", dims={"past": ":256", "length": ":256"})
+    assert ranges(found.program) == {"past": (0, 256), "length": (0, 256)}
+
+
+def test_sizes_may_be_an_output(tmp_path: Path) -> None:
+    given = {"x": (FLOAT, ["batch", 4])}
+    program = imported(tmp_path, node("Shape", "x", "y"), inputs=given)
+    found = run_serial(at_sizes(program, {"batch": 3}), {}, {"x": torch.ones(3, 4)})
+    assert found["y"].tolist() == [3, 4]

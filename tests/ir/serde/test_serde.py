@@ -220,9 +220,9 @@ def envelope(**fields: object) -> bytes:
         (envelope(), r"m\.pb: has no content; the file is truncated"),
         (envelope(manifest=pb.Manifest()), r"m\.pb: holds a manifest, not a program"),
         (
-            envelope(format_version=11, minimum_reader_version=10, program=pb.Program()),
-            r"m\.pb: has format version 11 and needs a reader of version 10 or newer, this is"
-            r" version 9; update autopar",
+            envelope(format_version=12, minimum_reader_version=11, program=pb.Program()),
+            r"m\.pb: has format version 12 and needs a reader of version 11 or newer, this is"
+            r" version 10; update autopar",
         ),
     ],
 )

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import torch
 
+from autopar.frontend.lower.asking import is_sure
 from autopar.frontend.lower.open_sizes import is_static
-from autopar.frontend.onnx.ops.shape.layout import is_sure
 from autopar.frontend.onnx.trace.node import Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 

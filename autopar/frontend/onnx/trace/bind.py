@@ -59,6 +59,8 @@ def bind_inputs(
     dims = {renamed.get(name, name): size for name, size in dims.items()}
     names = {value.name: _names(value, renamed) for value in inputs}
     symbols = dict.fromkeys(name for each in names.values() for name in each if name)
+    ours = {_identifier(symbol): symbol for symbol in symbols}
+    dims = {name if name in symbols else ours.get(name, name): dims[name] for name in dims}
     _check_names("--input-shapes", shapes, [v.name for v in inputs], "input", problems)
     _check_names("--dims", dims, list(symbols), "symbolic dimension", problems)
     ranges = _ranges(dims, problems)

@@ -206,7 +206,7 @@ class Recorder:
     def _expressions(self, value: Value) -> Expressions | None:
         """Returns a small known or sized tensor of integers as expressions; else None."""
         if isinstance(value, Sized):
-            return value.array
+            return np.asarray(np.frompyfunc(self.trace.sizes.renewed, 1, 1)(value.array), object)
         if not isinstance(value, Known) or value.tensor.numel() > FEW_CONVERTED:
             return None
         return None if value.tensor.is_floating_point() else value.tensor.numpy().astype(object)

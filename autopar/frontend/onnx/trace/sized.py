@@ -24,7 +24,7 @@ from autopar.ir.expr.expression import (
     multiply,
     shape_str,
 )
-from autopar.ir.expr.facts import is_at_least
+from autopar.ir.expr.facts import is_at_least, is_equal, is_less
 
 Expressions = npt.NDArray[Any]
 """An array of objects: numbers and expressions."""
@@ -170,18 +170,6 @@ def _compared(
     return run
 
 
-def _is_less(left: IntExpr, right: IntExpr) -> bool | None:
-    if is_at_least(right, left + 1):
-        return True
-    return False if is_at_least(left, right) else None
-
-
-def _is_equal(left: IntExpr, right: IntExpr) -> bool | None:
-    if left == right:
-        return True
-    return False if _is_less(left, right) or _is_less(right, left) else None
-
-
 def _not(decide: Callable[[IntExpr, IntExpr], bool | None], *, swapped: bool = False) -> Any:
     def run(left: IntExpr, right: IntExpr) -> bool | None:
         found = decide(right, left) if swapped else decide(left, right)
@@ -213,10 +201,10 @@ SIZED: Mapping[str, Callable[[Node, Inputs], Expressions]] = {
     "ReduceProd": _reduce(multiply),
     "ReduceSum": _reduce(add),
     "Where": _where,
-    "Equal": _compared(_is_equal),
-    "Less": _compared(_is_less),
-    "LessOrEqual": _compared(_not(_is_less, swapped=True)),
-    "Greater": _compared(lambda left, right: _is_less(right, left)),
-    "GreaterOrEqual": _compared(_not(_is_less)),
+    "Equal": _compared(is_equal),
+    "Less": _compared(is_less),
+    "LessOrEqual": _compared(_not(is_less, swapped=True)),
+    "Greater": _compared(lambda left, right: is_less(right, left)),
+    "GreaterOrEqual": _compared(_not(is_less)),
 }
 """What computes with open sizes while a model is imported, by ONNX operator."""

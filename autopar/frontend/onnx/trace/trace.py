@@ -23,8 +23,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar.frontend.lower.open_sizes import OpenArgument, OpenSizes
+from autopar.frontend.lower.open_sizes import OpenArgument
 from autopar.frontend.onnx.trace.node import Node
+from autopar.frontend.onnx.trace.open_results import open_result
+from autopar.frontend.onnx.trace.planned_sizes import PlannedSizes
 from autopar.frontend.onnx.trace.shapes import OpenResults
 from autopar.frontend.onnx.trace.values import TensorTree, Translate
 from autopar.ir.ops import is_known
@@ -54,7 +56,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, is_open: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
-        self.sizes = OpenSizes()
+        self.sizes = PlannedSizes()
         shape_env = self.sizes.env if is_open else None
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shape_env)
         # To compare open sizes with those of earlier calls takes longer than to compute new ones.
@@ -75,7 +77,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             translate: The translation.
             arguments: Its inputs: fake tensors for those that are tensors.
         """
-        self._origin = node
+        self._origin = self.sizes.node = node
         before = len(self.graph.nodes)
         try:
             return self._run(node, translate, arguments)
@@ -83,6 +85,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Few translations write, and functionalizing takes longer than all the rest.
             self._forget(len(self.graph.nodes) - before)
             return self._run(node, torch.func.functionalize(translate), arguments)
+        finally:
+            self.sizes.note_granted()
 
     def computed(self, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Returns what a function computes of nothing, its ops recorded."""
@@ -122,6 +126,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.lift_fresh.default:
             func = torch.ops.aten.lift_fresh_copy.default
         result = self._results.of(func, args, kwargs) if self.is_open else None
+        if result is None and self.is_open and not kwargs:
+            result = open_result(func, args)
         if result is None:
             result = func(*args, **kwargs)
         if isinstance(result, (torch.Tensor, list, tuple)):

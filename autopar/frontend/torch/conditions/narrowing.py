@@ -14,20 +14,17 @@ from traceback import FrameSummary
 from typing import Any
 
 import sympy
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.utils._traceback import CapturedTraceback
 
 from autopar.base.errors import InvalidInputError, Loc
 from autopar.base.package import PACKAGE
+from autopar.frontend.lower.asking import AskingEnv
 from autopar.frontend.lower.open_sizes import OpenSizes, conjuncts
 from autopar.frontend.lower.symbols import SymSize
 from autopar.frontend.torch.capture.origin import is_user_code
-from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.builds.manifest import NARROWED, ReportEntry
 from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.expr.expression import UNBOUNDED, IntExpr, Size
-
-NARROWED = "narrowed"
-"""The category of entries about sizes that can't be all that they could."""
 
 _ASKED = (sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
 _CONDITIONS = (*_ASKED, sympy.And, sympy.Or, sympy.Not)
@@ -49,7 +46,7 @@ class ExampleSizes(OpenSizes):
     """
 
     def __init__(self, said: frozenset[str] = frozenset()) -> None:
-        super().__init__(_Env(self))
+        super().__init__(AskingEnv(self.decided))
         self._said = said
         self._examples: dict[sympy.Basic, int] = {}
         self._is_trial = False
@@ -209,24 +206,6 @@ class ExampleSizes(OpenSizes):
             if low <= self._chosen(size) <= high and alike:
                 return f"{size.name}={low or ''}:{'' if high == UNBOUNDED else high}"
         return ""
-
-
-class _Env(ShapeEnv):
-    """Where torch asks what holds for sizes."""
-
-    def __init__(self, sizes: ExampleSizes) -> None:
-        super().__init__(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
-        self._open = sizes
-
-    def evaluate_expr(self, orig_expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
-        """Returns what an expression is, which must be the same for all sizes."""
-        try:
-            return super().evaluate_expr(orig_expr, *args, **kwargs)
-        except GuardOnDataDependentSymNode as error:
-            answer = self._open.decided(error.cond)
-            if answer is None:
-                raise
-            return sympy.true if answer else sympy.false
 
 
 def _stack() -> CapturedTraceback:

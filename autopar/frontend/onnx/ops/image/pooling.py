@@ -10,8 +10,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from autopar.frontend.lower.asking import is_sure
+from autopar.frontend.lower.open_sizes import is_static
 from autopar.frontend.onnx.ops.image.window import Window, pad_spatial, window
-from autopar.frontend.onnx.ops.shape.layout import as_ints
+from autopar.frontend.onnx.ops.shape.layout import as_ints, larger, smaller
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
@@ -33,9 +35,11 @@ def _counts(node: Node, sizes: tuple[int, ...], shape: Window) -> list[int]:
         room = size + first + last - extent
         count = room // step + 1
         if node.flag("ceil_mode"):
-            count = -(-room // step) + 1
+            count = (room + step - 1) // step + 1
             # A window that starts in the padding at the end doesn't count.
-            count -= int((count - 1) * step >= size + first)
+            within = (size + first + step - 1) // step
+            if not is_sure(count <= within):
+                count = larger(smaller(count, within), count - 1)
         if count < 1:
             raise Refused(f"a window of {extent} on {size} elements")
         counts.append(count)
@@ -110,13 +114,21 @@ def _window_sum(x: torch.Tensor, shape: Window, counts: list[int]) -> torch.Tens
         for at, (o, gap, count, step) in enumerate(
             zip(offset, shape.dilation, counts, shape.stride, strict=True)
         ):
-            index = [slice(None)] * (at + 2)
-            index.append(slice(o * gap, o * gap + (count - 1) * step + 1, step))
-            part = part[tuple(index)]
+            part = _strided(part, at + 2, o * gap, count, step)
         total = part if total is None else total + part
     if total is None:
         raise Refused("an empty window")
     return total
+
+
+def _strided(x: torch.Tensor, axis: int, start: int, count: int, step: int) -> torch.Tensor:
+    """Returns so many elements along an axis, from one in steps."""
+    length = (count - 1) * step + 1
+    index = [slice(None)] * axis
+    if isinstance(length, int):
+        return x[(*index, slice(start, start + length, step))]
+    x = x.narrow(axis, start, length)
+    return x if step == 1 else x[(*index, slice(0, length, step))]
 
 
 def _average_pool(node: Node, x: torch.Tensor) -> torch.Tensor:
@@ -136,6 +148,8 @@ def _divisor(
     x: torch.Tensor, sizes: tuple[int, ...], shape: Window, counts: list[int], include: bool
 ) -> torch.Tensor:
     """Returns how many elements of each window count."""
+    if not is_static(x):
+        return _counted(x, sizes, shape, counts, include)
     total = np.ones([1] * len(sizes))
     for at, size in enumerate(sizes):
         low = 0 if not include else -shape.before[at]
@@ -145,6 +159,19 @@ def _divisor(
         inside = ((taken >= low) & (taken < high)).sum(1)
         total = total * inside.reshape([-1 if axis == at else 1 for axis in range(len(sizes))])
     return torch.tensor(total.tolist(), dtype=x.dtype)
+
+
+def _counted(
+    x: torch.Tensor, sizes: tuple[int, ...], shape: Window, counts: list[int], include: bool
+) -> torch.Tensor:
+    """Returns the same where sizes are open: the windows of a tensor of ones are summed."""
+    before, after = shape.before, _exact(sizes, shape, counts)
+    if include:
+        after = tuple(end - more for end, more in zip(after, shape.after, strict=True))
+        added = zip(sizes, before, shape.after, strict=True)
+        sizes, before = tuple(map(sum, added)), (0,) * len(sizes)
+    ones = torch.ones((1, 1, *sizes), dtype=x.dtype)
+    return _window_sum(pad_spatial(ones, before, after), shape, counts)
 
 
 def _lp_pool(node: Node, x: torch.Tensor) -> torch.Tensor:

@@ -15,9 +15,12 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from autopar.frontend.lower.open_sizes import is_static
+from autopar.frontend.onnx.ops.image.resize_open import resize_open
 from autopar.frontend.onnx.ops.linear import times_matrix
-from autopar.frontend.onnx.ops.shape.layout import MOST_INDICES, as_axes, as_ints
-from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array
+from autopar.frontend.onnx.ops.shape.layout import as_axes, as_ints
+from autopar.frontend.onnx.ops.shape.padding import MOST_INDICES
+from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array, to_bind
 from autopar.frontend.onnx.trace.values import Known, Traced, Translation, Value
 
 Weights = npt.NDArray[np.float64]
@@ -52,6 +55,8 @@ def _caveat(node: Node, inputs: Sequence[Value]) -> str:
         return ""
     arrays = [as_array(it.tensor) if isinstance(it, Known) else None for it in rest]
     tensor = x.tensor if isinstance(x, Known) else x.fake
+    if not is_static(tensor):
+        return ""
     try:
         axes = _axes(node, tensor, *arrays)
     except Refused:
@@ -74,6 +79,10 @@ def _resize(
     scales: Array | None = None,
     sizes: Array | None = None,
 ) -> torch.Tensor:
+    if _is_open(x, sizes):
+        if node.text("coordinate_transformation_mode") == "tf_crop_and_resize":
+            raise Refused("it crops open sizes", to_bind())
+        return resize_open(node, x, _along(node, x), scales, sizes)
     axes = _axes(node, x, roi, scales, sizes)
     changed = [a for a in axes if a.target != a.size or a.scale != 1.0 or a.start or a.end != 1.0]
     if not changed:
@@ -127,9 +136,17 @@ def _axes(
     scales: Array | None = None,
     sizes: Array | None = None,
 ) -> list[_Axis]:
+    return _plan(node, x, _along(node, x), roi, scales, sizes)
+
+
+def _along(node: Node, x: torch.Tensor) -> list[int]:
     given = node.integers("axes")
-    along = as_axes(given if given is not None else list(range(x.ndim)), x.ndim)
-    return _plan(node, x, along, roi, scales, sizes)
+    return as_axes(given if given is not None else list(range(x.ndim)), x.ndim)
+
+
+def _is_open(x: torch.Tensor, sizes: Array | None) -> bool:
+    wanted = () if sizes is None else sizes.flat
+    return not is_static(x) or any(isinstance(size, torch.SymInt) for size in wanted)
 
 
 def _plan(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from autopar.frontend.lower.asking import is_sure
+from autopar.frontend.onnx.ops.shape.layout import larger
 from autopar.frontend.onnx.trace.node import Node, Refused
 
 
@@ -37,7 +39,8 @@ class Window:
     @property
     def symmetric(self) -> bool:
         """Whether the padding is the same at both ends, and adds elements."""
-        return self.before == self.after and min(self.before, default=0) >= 0
+        pairs = zip(self.before, self.after, strict=True)
+        return all(is_sure(first == last) and is_sure(first >= 0) for first, last in pairs)
 
 
 def window(node: Node, sizes: tuple[int, ...], kernel: list[int] | None = None) -> Window:
@@ -62,8 +65,8 @@ def window(node: Node, sizes: tuple[int, ...], kernel: list[int] | None = None) 
     before, after = [0] * rank, [0] * rank
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         for at in range(rank):
-            count = -(-sizes[at] // stride[at])
-            total = max(0, (count - 1) * stride[at] + extent[at] - sizes[at])
+            count = (sizes[at] + stride[at] - 1) // stride[at]
+            total = larger((count - 1) * stride[at] + extent[at] - sizes[at], 0)
             less, more = total // 2, total - total // 2
             before[at], after[at] = (less, more) if auto == "SAME_UPPER" else (more, less)
     elif auto == "NOTSET":
@@ -86,7 +89,7 @@ def pad_spatial(
     x: torch.Tensor, before: tuple[int, ...], after: tuple[int, ...], value: float = 0.0
 ) -> torch.Tensor:
     """Pads the last dimensions of `x`; negative amounts crop."""
-    if not any(before) and not any(after):
+    if all(is_sure(amount == 0) for amount in (*before, *after)):
         return x
     pairs = zip(reversed(before), reversed(after), strict=True)
     return F.pad(x, [amount for pair in pairs for amount in pair], value=value)

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import torch
 from onnx import TensorProto
 
+from autopar.frontend.lower.asking import is_sure
 from autopar.frontend.onnx.model.dtypes import FLOAT4_VALUES
-from autopar.frontend.onnx.ops.shape.layout import as_ints, is_sure, larger
+from autopar.frontend.onnx.ops.shape.layout import as_ints, larger
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 

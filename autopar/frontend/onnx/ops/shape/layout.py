@@ -6,17 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from autopar.frontend.lower.asking import is_sure
+from autopar.frontend.onnx.ops.shape.padding import pad_axis
 from autopar.frontend.onnx.trace.node import Array, Node, Refused, to_bind
 from autopar.frontend.onnx.trace.values import Translation
-
-MOST_INDICES = 2**26
-"""Elements of an index that a translation makes up, at most."""
-
 
 MOST_OPERANDS = 1024
 """Operands of one op at most: passes compare the operands of an op with one another."""
@@ -27,11 +23,6 @@ def as_ints(array: Array) -> list[int]:
     items = array.reshape(-1).tolist()
     # Typed as what it stands for: a symbol computes as a number does.
     return [cast(int, item) if isinstance(item, torch.SymInt) else int(item) for item in items]
-
-
-def is_sure(condition: object) -> bool:
-    """Returns whether a comparison of sizes holds, whatever those are that are open."""
-    return statically_known_true(condition)  # type: ignore[arg-type]
 
 
 def larger(one: int, other: int) -> int:
@@ -291,7 +282,7 @@ def _pad(
         return _pad_value(node, x, flat, value)
     for axis, (left, right) in per_axis.items():
         if left or right:
-            x = _pad_axis(x, axis, left, right, mode)
+            x = pad_axis(x, axis, left, right, mode)
     return x
 
 
@@ -315,23 +306,6 @@ def _pad_constant(x: torch.Tensor, flat: list[int], fill: object) -> torch.Tenso
         return F.pad(x.to(torch.uint8), flat, value=float(bool(fill))).to(torch.bool)
     number = fill if isinstance(fill, (int, float)) else 0
     return F.pad(x, flat, value=number if x.dtype.is_floating_point else int(number))
-
-
-def _pad_axis(x: torch.Tensor, axis: int, left: int, right: int, mode: str) -> torch.Tensor:
-    size = x.shape[axis]
-    if size == 0 or not 0 <= size + left + right <= MOST_INDICES:
-        raise Refused(f"can't pad axis {axis} of shape {list(x.shape)} by {left} and {right}")
-    at = np.arange(-left, size + right)
-    if mode == "edge":
-        index = np.clip(at, 0, size - 1)
-    elif mode == "wrap":
-        index = at % size
-    elif mode == "reflect":
-        period = max(1, 2 * (size - 1))
-        index = (size - 1) - np.abs((at % period) - (size - 1))
-    else:
-        raise Refused(f"pad mode {mode!r} isn't supported")
-    return x.index_select(axis, torch.tensor(index.tolist(), dtype=torch.int64))
 
 
 def _depth_to_space(node: Node, x: torch.Tensor) -> torch.Tensor:
