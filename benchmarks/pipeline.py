@@ -93,7 +93,8 @@ class Model(nn.Module):
         for at, layer in enumerate(self.layers):
             with annotate.pipeline_stage(at * self.stages // LAYERS):
                 x = layer(x)
-        return self.head(x)
+        logits: Tensor = self.head(x)
+        return logits
 
 
 class Stage(nn.Module):

@@ -74,7 +74,11 @@ class InProcesses:
         taken = laid_out(outputs, end_of(given.values()))
         arena, is_new = self._arena_of(end_of([*given.values(), *taken.values()]))
         for label, slot in given.items():
-            torch.cat([part[label] for part in parts], out=arena.tensor(slot))
+            room = arena.tensor(slot)
+            if len(parts) == 1:
+                room.copy_(parts[0][label])
+            else:
+                torch.cat([part[label] for part in parts], out=room)
         request = {"inputs": given, "sizes": sizes, "outputs": taken}
         self._crew.ask(request, arena.file if is_new else None, self._seconds)
         return {label: arena.tensor(slot).clone() for label, slot in taken.items()}

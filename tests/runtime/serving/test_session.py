@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper
 
 import autopar
 from autopar import InferenceSession
@@ -109,6 +111,22 @@ def test_waiting_calls_run_together(scorer: Path, mesh: int) -> None:
         bad = pool.submit(session.run, None, {"ids": np.full((1, 5), 99)})
         assert call(1)
         assert isinstance(bad.exception(), InvalidInputError)
+
+
+def test_numbers_are_inputs_too(tmp_path: Path) -> None:
+    kinds = {"x": [None, 3], "factor": [], "y": [None, 3]}
+    values = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in kinds.items()
+    }
+    node = helper.make_node("Mul", ["x", "factor"], ["y"])
+    graph = helper.make_graph([node], "scaled", [values["x"], values["factor"]], [values["y"]])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "scaled.onnx")
+    x = np.ones((2, 3), np.float32)
+    with InferenceSession(tmp_path / "scaled.onnx", mesh=2) as session:
+        (found,) = session.run(None, {"x": x, "factor": np.float32(2)})
+    np.testing.assert_array_equal(found, 2 * x)
 
 
 def test_builds_and_compiled_models_are_run(scorer: Path, tmp_path: Path) -> None:

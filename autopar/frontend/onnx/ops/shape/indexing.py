@@ -9,7 +9,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.ops.shape.layout import as_axes, is_sure
+from autopar.frontend.lower.asking import is_sure
+from autopar.frontend.onnx.ops.shape.layout import as_axes
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
