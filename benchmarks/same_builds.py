@@ -286,8 +286,11 @@ class Comparison:
 
 
 def _narrow(text: str) -> str:
-    """Returns a text without columns: they are as wide as the names in them."""
-    return re.sub(" +", " ", text)
+    """Returns a text without columns, which are as wide as the names in them, and empty lists.
+
+    What lists nothing isn't there in summaries of before there was such a list.
+    """
+    return re.sub(" +", " ", re.sub(r'^ *"\w+": \[\],?\n', "", text, flags=re.MULTILINE))
 
 
 def _unequal(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
