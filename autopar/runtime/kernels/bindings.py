@@ -39,5 +39,7 @@ def _is_plain(op: torch._ops.OpOverload) -> bool:
     returns, arguments = op._schema.returns, op._schema.arguments
     if len(returns) != 1 or not isinstance(returns[0].type, torch.TensorType):
         return False
-    # Functions have no places that are left free in lists of tensors.
-    return not any(str(argument.type) == "List[Optional[Tensor]]" for argument in arguments)
+    # Functions have no places that are left free in lists of tensors, and where a loss isn't told
+    # how it is reduced, theirs isn't.
+    lists = any(str(argument.type) == "List[Optional[Tensor]]" for argument in arguments)
+    return not lists and all(argument.name != "reduction" for argument in arguments)

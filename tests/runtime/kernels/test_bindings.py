@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autopar.ir.memory.kernels import overload
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.runtime.kernels.bindings import fast_kernel
 from autopar.runtime.kernels.table import kernel, signature
@@ -32,9 +33,20 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def called(function: Callable[..., Any], sample: Sample) -> tuple[list[str], Any]:
-    """Returns the ops that a function calls as emitted code calls it, and what it returns."""
+def called(function: Callable[..., Any], sample: Sample, left_out: bool) -> tuple[list[str], Any]:
+    """Returns the ops that a function calls as emitted code calls it, and what it returns.
+
+    Args:
+        function: The function.
+        sample: Its arguments.
+        left_out: Whether those equal to the default are left out, as in programs.
+    """
     named = dict(sample.args)
+    for argument in overload(sample.kind)._schema.arguments if left_out else ():
+        given = named.get(argument.name)
+        is_plain = isinstance(given, (int, float, str)) or given is None
+        if argument.has_default_value() and is_plain and given == argument.default_value:
+            named.pop(argument.name, None)
     leading = []
     for name in signature(sample.kind).positional:
         if name not in named:
@@ -52,11 +64,12 @@ def test_common_ops_are_bound() -> None:
     assert len(BOUND) > 400
 
 
+@pytest.mark.parametrize("left_out", [False, True])
 @pytest.mark.parametrize("kind", [kind for kind in BOUND if kind not in RESHAPES])
-def test_it_calls_the_op(kind: str) -> None:
+def test_it_calls_the_op(kind: str, left_out: bool) -> None:
     for sample in samples_by_kind()[kind]:
-        expected, result = called(kernel(kind), sample)
-        ops, found = called(fast_kernel(kind), sample)
+        expected, result = called(kernel(kind), sample, left_out)
+        ops, found = called(fast_kernel(kind), sample, left_out)
         assert ops == expected
         torch.testing.assert_close(found, result, rtol=0, atol=0, equal_nan=True)
 
