@@ -83,6 +83,13 @@ def test_what_code_decides_by_a_size_narrows_it(code: Code, least: int, most: in
     assert all(entry.loc.file == __file__ for entry in said)
 
 
+def test_what_code_decides_by_a_rest_narrows_a_size_to_multiples() -> None:
+    found = captured(lambda x: x[::2] if x.shape[0] % 3 else x)
+    (size,) = used_sizes(found.program)
+    (said,) = (entry for entry in found.report if entry.category == "narrowed")
+    assert (size.step, said.detail, said.loc.file) == (3, "a multiple of 3", __file__)
+
+
 @pytest.mark.parametrize(
     ("code", "size", "why"),
     [
@@ -91,7 +98,7 @@ def test_what_code_decides_by_a_size_narrows_it(code: Code, least: int, most: in
         (lambda x: x.squeeze(0), "batch=1:", r"whether batch == 1; .* as 'batch=2:'"),
         (lambda x: x[len(x) :], "batch", "this line does depends on the size of batch;"),
         (lambda x: x * x.shape[0] ** -0.5, "batch", "a number that depends on an open size and"),
-        (lambda x: x[::2] if x.shape[0] % 2 else x, "batch", r"whether Mod\(batch, 2\) != 0"),
+        (lambda x: x[::2] if x.shape[0] % 2 else x, "batch=:64", r"whether Mod\(batch, 2\) != 0"),
         (lambda x: x[:1].expand(x.shape[0], 8), "batch", "whether batch <= 1"),
         (lambda x: x.sum_to_size(1, 8), "batch", "whether 1 != batch"),
     ],

@@ -116,7 +116,9 @@ class ExampleSizes(OpenSizes):
         if self._is_trial:
             return True
         size, given = self.sizes[before.name], self._given[before.name]
-        return size.most == before.most and size.least - given.least <= FEW
+        if (size.most, size.step) != (before.most, before.step):
+            return False
+        return size.least - given.least <= FEW
 
     def take_in(self, name: str, least: int) -> None:
         """Says that a size may be this small after all."""
@@ -138,7 +140,7 @@ class ExampleSizes(OpenSizes):
     def _note(self, before: Size, stack: Any) -> None:
         """Notes where a size was narrowed."""
         size = self.sizes[before.name]
-        for bound in ("least", "most"):
+        for bound in ("least", "most", "step"):
             if getattr(size, bound) != getattr(before, bound):
                 self._lines[size.name, bound] = _line(stack)
 
@@ -162,7 +164,7 @@ class ExampleSizes(OpenSizes):
     def _has_example(self) -> bool:
         """Whether all sizes may still be those of the example."""
         sizes = ((self.sizes[name], number) for name, number in self._numbers.items())
-        return all(size.least <= number <= size.most for size, number in sizes)
+        return all(size.admits(number) for size, number in sizes)
 
     def _chosen(self, size: Size) -> int:
         return self._numbers.get(size.name, size.planned)
@@ -170,7 +172,8 @@ class ExampleSizes(OpenSizes):
     def narrowed(self) -> Iterator[ReportEntry]:
         """Yields what sizes may be that can't be all that they could."""
         for (name, bound), loc in self._lines.items():
-            found = f"at {bound} {getattr(self.sizes[name], bound)}"
+            number = getattr(self.sizes[name], bound)
+            found = f"a multiple of {number}" if bound == "step" else f"at {bound} {number}"
             yield ReportEntry(NARROWED, name, found, loc)
 
     def refusal(self, condition: sympy.Basic) -> str:
