@@ -86,7 +86,8 @@ _BATCH, _HEIGHT, _WIDTH = (f"p2o_DynamicDimension_{at}" for at in range(3))
 REAL = {
     "minilm": Real({"sequence_length": "at most 512"}),
     "minilm_int8": Real({"sequence": "at most 512"}),
-    "magika": Real(),
+    # A slice of all rows ends there.
+    "magika": Real({"unk__214": "at most 1000000000"}),
     # What is added was halved five times, and doubled as often.
     "ocr_det": Real(
         {_HEIGHT: "at least 32, a multiple of 32", _WIDTH: "at least 32, a multiple of 32"},
