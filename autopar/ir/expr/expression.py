@@ -25,6 +25,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import cast
 
 from autopar.ir.expr import polynomial
@@ -73,6 +74,9 @@ class Coord(Expr):
     def __str__(self) -> str:
         return self.axis
 
+
+MOST_QUOTIENTS = 4096
+"""How many quotients are known from before: blocks of the same sizes are asked for again."""
 
 UNBOUNDED = 2**31 - 1
 """How large an open size may be at most, where nothing says less."""
@@ -233,6 +237,7 @@ def common_factor(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
     return from_terms(polynomial.common(one, other))
 
 
+@lru_cache(MOST_QUOTIENTS)
 def _open_floordiv(lhs: IntExpr, rhs: IntExpr) -> IntExpr:
     dividend = terms_of(lhs)
     if not isinstance(rhs, int) or rhs <= 0:
