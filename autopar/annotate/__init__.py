@@ -32,7 +32,7 @@ from autopar.annotate.pins import (
     apply_pins_of,
     parse_pin,
 )
-from autopar.annotate.stages import apply_stages, stage_places
+from autopar.annotate.stages import apply_stages
 from autopar.annotate.unexecuted import refuse_unexecuted
 from autopar.ir.mesh import ProcessMesh
 
@@ -66,7 +66,6 @@ __all__ = [
     "shard",
     "shard_mask",
     "shard_op",
-    "stage_places",
 ]
 
 _HOMES = {

@@ -9,8 +9,6 @@ from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import Function, Op, Program
 
-Place = frozenset[tuple[str, int]]
-
 
 def apply_stages(program: Program, axis: str) -> Program:
     """Returns a program whose ops are in the stages of a pipeline, but for updates.
@@ -46,16 +44,6 @@ def apply_stages(program: Program, axis: str) -> Program:
     stages = _Stages(main)
     ops = tuple(replace(op, stage=stages.of_op(op)) for op in main.ops)
     return program.with_main(replace(main, ops=ops))
-
-
-def stage_places(program: Program, axis: str) -> dict[int, Place]:
-    """Returns the slice of the mesh on which each stage runs; nothing without a pipeline."""
-    if not axis:
-        return {}
-    assert program.mesh is not None
-    size = program.mesh.axis_size(axis)
-    count = 1 + max(op.stage for op in program.main.ops)
-    return {stage: frozenset(((axis, stage % size),)) for stage in range(count)}
 
 
 class _Stages:

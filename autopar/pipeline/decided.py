@@ -16,7 +16,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import STORED_ROLES, Program
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.recorded import recorded_options
-from autopar.planning.lowering import Lowering
+from autopar.planning.lowering import Lowering, Store
 from autopar.planning.planner import Planner
 from autopar.planning.price import Price, price
 
@@ -73,14 +73,7 @@ class Decided:
     @cached_property
     def lowering(self) -> Lowering:
         """The passes from plans to what ranks run."""
-        options = self.options
-        return Lowering(
-            options.cluster,
-            self.problem.planner,
-            options.phases_apart,
-            pipeline=options.pipeline,
-            schedule=options.schedule,
-        )
+        return lowering_of(self.problem, self.options)
 
     @cached_property
     def ranks(self) -> Program:
@@ -131,3 +124,15 @@ class Compiled(Decided):
     partitioned: Program
     deployment: Deployment
     report: tuple[ReportEntry, ...] = ()
+
+
+def lowering_of(problem: Problem, options: CompileOptions, store: Store | None = None) -> Lowering:
+    """Returns the passes from plans of a problem to what ranks run."""
+    return Lowering(
+        options.cluster,
+        problem.planner,
+        options.phases_apart,
+        store,
+        options.pipeline,
+        options.schedule,
+    )

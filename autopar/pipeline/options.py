@@ -128,10 +128,15 @@ class CompileOptions:
         """Returns the options of a pipeline along an axis of the mesh; "" for none.
 
         Raises:
-            InvalidInputError: If there is no such schedule.
+            InvalidInputError: If there is no such schedule, or the shape of the mesh is searched.
         """
         expect(TEXT, pipeline=pipeline)
         expect(_SCHEDULE, schedule=schedule)
+        if pipeline and self.any_shape:
+            raise InvalidInputError(
+                f"pipeline={pipeline!r} is an axis of a certain mesh; give mesh= in the place of"
+                " devices="
+            )
         return replace(self, pipeline=pipeline, schedule=schedule)
 
     def with_file(self, path: Path, spelled: Spelling = in_python) -> CompileOptions:

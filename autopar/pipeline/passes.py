@@ -7,7 +7,7 @@ completed program and a rank's, which plans are priced by too (`planning/lowerin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autopar.annotate import (
@@ -17,7 +17,6 @@ from autopar.annotate import (
     apply_pins,
     apply_stages,
     refuse_unexecuted,
-    stage_places,
 )
 from autopar.base.collector import paused_collector
 from autopar.base.units import human_bytes
@@ -28,6 +27,7 @@ from autopar.completion.prepare.split_fused_weights import split_fused_weights
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.problem.problem import Problem
 from autopar.completion.search.watch import Watch
+from autopar.completion.submesh.where import stage_places
 from autopar.completion.undivided import undivided
 from autopar.cost.evaluation import evaluate
 from autopar.ir.builds.manifest import ReportEntry
@@ -38,15 +38,12 @@ from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Map, Strip, deploy
 from autopar.partition import Recompute
 from autopar.partition.recompute import DoesNotFit
-from autopar.pipeline.decided import Compiled
+from autopar.pipeline.decided import Compiled, lowering_of
 from autopar.pipeline.device_memory import check_device_memory
 from autopar.pipeline.options import CompileOptions
-from autopar.planning.lowering import LOWERING, Lowering, Observer, unseen
+from autopar.planning.lowering import LOWERING, Lowering, Observer, Store, unseen
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
-
-Store = Callable[[Program], Program]
-"""Says of a legalized program how its inputs and outputs are to be stored."""
 
 ORDER: tuple[type[Pass], ...] = (Complete, Legalize, *LOWERING, Recompute, Map, Strip)
 
@@ -168,18 +165,6 @@ def planned(problem: Problem, lowering: Lowering, options: CompileOptions, watch
     """Returns the best plan of a problem by what the user decided."""
     planner = Planner(problem, lowering, options.strategy, watch)
     return planner.best(options.memory_bytes)
-
-
-def lowering_of(problem: Problem, options: CompileOptions, store: Store | None = None) -> Lowering:
-    """Returns the passes from plans of a problem to what ranks run."""
-    return Lowering(
-        options.cluster,
-        problem.planner,
-        options.phases_apart,
-        store,
-        options.pipeline,
-        options.schedule,
-    )
 
 
 def fastest_mesh(

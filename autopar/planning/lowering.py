@@ -15,6 +15,9 @@ from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
 LOWERING: tuple[type[Pass], ...] = (Partition, Order, Coalesce, Prefetch)
 """The passes behind legalization, in their order. Their options are fields of `Lowering`."""
 
+Store = Callable[[Program], Program]
+"""Says of a legalized program how its inputs and outputs are to be stored."""
+
 Observer = Callable[[str, Program], None]
 """Called with (pass name, program) after each pass."""
 
@@ -53,7 +56,7 @@ class Lowering:
     cluster: Cluster
     planner: ReshardPlanner = field(repr=False)
     phases_apart: bool = False
-    store: Callable[[Program], Program] | None = None
+    store: Store | None = None
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from autopar.ir.layout import Layout
-from autopar.ir.program import STORED_ROLES, Function, Op
+from autopar.ir.program import STORED_ROLES, Function, Op, Program
 
 Place = frozenset[tuple[str, int]]
 """The fixed axes of a slice, with their indices."""
@@ -56,6 +56,16 @@ class Places:
 def place_of(layout: Layout) -> Place:
     """Returns the place of the mesh that a layout is on."""
     return frozenset(layout.mesh.fixed)
+
+
+def stage_places(program: Program, axis: str) -> dict[int, Place]:
+    """Returns the slice of the mesh on which each stage runs; nothing without a pipeline."""
+    if not axis:
+        return {}
+    assert program.mesh is not None
+    size = program.mesh.axis_size(axis)
+    count = 1 + max(op.stage for op in program.main.ops)
+    return {stage: frozenset(((axis, stage % size),)) for stage in range(count)}
 
 
 def find_places(function: Function, stages: Mapping[int, Place] = NO_STAGES) -> Places:

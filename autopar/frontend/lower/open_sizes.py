@@ -43,6 +43,9 @@ from autopar.ir.expr.facts import bounds, is_at_least
 from autopar.ir.expr.growing import least_for, most_for
 from autopar.ir.expr.multiples import equal_for_multiples, in_steps
 
+LIMITS: Mapping[str, str] = {"least": "at least", "most": "at most", "step": "a multiple of"}
+"""What narrows a size, and how reports say it."""
+
 
 @dataclass
 class OpenSizes:

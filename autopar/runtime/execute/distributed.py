@@ -484,8 +484,9 @@ class Session(Closing):
     def variant(self, deployment: Deployment) -> Session:
         """See `Ranks`."""
         other = copy.copy(self)
-        for derived in ("_bounds", "_names_of_inputs", "_pieces_to_write"):
-            vars(other).pop(derived, None)
+        for name, each in vars(Session).items():
+            if isinstance(each, cached_property):
+                vars(other).pop(name, None)
         other.deployment = deployment
         with self.supervisor.reported():
             other._specialize()

@@ -88,6 +88,7 @@ def test_a_build_remembers_its_stages(tmp_path: Path) -> None:
     ("options", "error", "message"),
     [
         ({"mesh": "pp=2", "pipeline": "stages"}, AnnotationError, "the mesh has no such axis"),
+        ({"devices": 2}, InvalidInputError, "give mesh= in the place of devices="),
         ({"mesh": "pp=2", "schedule": "2f2b"}, InvalidInputError, "'1f1b' or 'gpipe' or 'zb-h1'"),
     ],
 )

@@ -13,7 +13,7 @@ import sympy
 
 from autopar.base.errors import Loc
 from autopar.frontend.lower.asking import AskingEnv
-from autopar.frontend.lower.open_sizes import OpenSizes, conjuncts
+from autopar.frontend.lower.open_sizes import LIMITS, OpenSizes, conjuncts
 from autopar.frontend.onnx.trace.node import Node
 from autopar.ir.builds.manifest import NARROWED, ReportEntry
 from autopar.ir.expr.expression import UNBOUNDED, Size
@@ -99,18 +99,14 @@ class PlannedSizes(OpenSizes):
     def _note_narrowed(self, before: Mapping[str, Size], node: Node | None) -> None:
         """Notes by which node sizes were narrowed."""
         for symbol, size in self._ranges.items():
-            for limit in _LIMITS:
+            for limit in LIMITS:
                 if getattr(size, limit) != getattr(before[symbol], limit):
                     self._where[size.name, limit] = node.name if node else ""
 
     def narrowed(self, file: str) -> Iterator[ReportEntry]:
         """Yields what sizes may be that can't be all that they could."""
         for name, size in self.sizes.items():
-            for limit, text in _LIMITS.items():
+            for limit, text in LIMITS.items():
                 if getattr(size, limit) != getattr(self._given[name], limit):
                     where = Loc(file, name=self._where.get((name, limit), ""))
                     yield ReportEntry(NARROWED, name, f"{text} {getattr(size, limit)}", where)
-
-
-_LIMITS = {"least": "at least", "most": "at most", "step": "a multiple of"}
-"""What narrows a size, and how the report says it."""

@@ -25,9 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar.frontend.lower.open_sizes import OpenArgument
 from autopar.frontend.onnx.trace.node import Node
-from autopar.frontend.onnx.trace.open_results import open_result
+from autopar.frontend.onnx.trace.open_results import OpenResults
 from autopar.frontend.onnx.trace.planned_sizes import PlannedSizes
-from autopar.frontend.onnx.trace.shapes import OpenResults
 from autopar.frontend.onnx.trace.values import TensorTree, Translate
 from autopar.ir.ops import is_known
 
@@ -126,8 +125,6 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.lift_fresh.default:
             func = torch.ops.aten.lift_fresh_copy.default
         result = self._results.of(func, args, kwargs) if self.is_open else None
-        if result is None and self.is_open and not kwargs:
-            result = open_result(func, args)
         if result is None:
             result = func(*args, **kwargs)
         if isinstance(result, (torch.Tensor, list, tuple)):

@@ -19,7 +19,7 @@ from torch.utils._traceback import CapturedTraceback
 from autopar.base.errors import InvalidInputError, Loc
 from autopar.base.package import PACKAGE
 from autopar.frontend.lower.asking import AskingEnv
-from autopar.frontend.lower.open_sizes import OpenSizes, conjuncts
+from autopar.frontend.lower.open_sizes import LIMITS, OpenSizes, conjuncts
 from autopar.frontend.lower.symbols import SymSize
 from autopar.frontend.torch.capture.origin import is_user_code
 from autopar.ir.builds.manifest import NARROWED, ReportEntry
@@ -140,7 +140,7 @@ class ExampleSizes(OpenSizes):
     def _note(self, before: Size, stack: Any) -> None:
         """Notes where a size was narrowed."""
         size = self.sizes[before.name]
-        for bound in ("least", "most", "step"):
+        for bound in LIMITS:
             if getattr(size, bound) != getattr(before, bound):
                 self._lines[size.name, bound] = _line(stack)
 
@@ -172,8 +172,7 @@ class ExampleSizes(OpenSizes):
     def narrowed(self) -> Iterator[ReportEntry]:
         """Yields what sizes may be that can't be all that they could."""
         for (name, bound), loc in self._lines.items():
-            number = getattr(self.sizes[name], bound)
-            found = f"a multiple of {number}" if bound == "step" else f"at {bound} {number}"
+            found = f"{LIMITS[bound]} {getattr(self.sizes[name], bound)}"
             yield ReportEntry(NARROWED, name, found, loc)
 
     def refusal(self, condition: sympy.Basic) -> str:
