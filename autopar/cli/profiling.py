@@ -58,7 +58,8 @@ def profile_command(
     """Show what an ONNX file or a build costs, without running it.
 
     Flops, bytes, seconds and saved activations per op and layer, and memory over time with its
-    peak, of each class of ranks that run one program: of the rank with the largest part.
+    peak, of each class of ranks that run one program: of the rank with the largest part. Of a
+    pipeline, which microbatch each of them is at, over time.
 
     \b
     Examples:
@@ -67,6 +68,7 @@ def profile_command(
     """
     from autopar import pipeline
     from autopar.analysis.profiling import Profile, profile, profile_build, profile_compiled
+    from autopar.analysis.profiling.drawn import drawn
     from autopar.analysis.profiling.show import render_profile, write_json
     from autopar.base.file import check_file, is_stdout
 
@@ -101,4 +103,5 @@ def profile_command(
         write_json(found, json_file)
     if is_stdout(json_file):
         return
-    click.echo("\n\n".join(render_profile(each, top, depth) for each in found))
+    blocks = [*(render_profile(each, top, depth) for each in found), *drawn(found)]
+    click.echo("\n\n".join(blocks))

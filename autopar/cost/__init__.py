@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
-from autopar.cost.evaluation import Evaluation, OpCost, evaluate
+from autopar.cost.evaluation import Evaluation, evaluate, evaluate_together
 from autopar.cost.links import LinkLevel
 from autopar.cost.memory.buffers import AUTOGRAD, Buffer, Execution, Lifetimes
 from autopar.cost.memory.lifetimes import lifetimes
@@ -17,6 +17,7 @@ from autopar.cost.memory.timeline import (
     MemoryTimeline,
     memory_timeline,
 )
+from autopar.cost.op_cost import OpCost
 from autopar.cost.reshard.planner import ReshardPlanner, plan_reshard
 from autopar.cost.reshard.reshards import Move, Reshard
 from autopar.cost.roofline import local_bytes, local_operations, op_seconds
@@ -40,6 +41,7 @@ __all__ = [
     "Reshard",
     "ReshardPlanner",
     "evaluate",
+    "evaluate_together",
     "kinds_of_ranks",
     "lifetimes",
     "local_bytes",

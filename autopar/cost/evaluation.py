@@ -3,21 +3,26 @@
 There are two figures of time, which are never mixed. *Serialized* seconds are the sum over ops,
 collectives and transfers to the host: what a search minimizes and bounds. *Overlapped* seconds are
 the end of a schedule in which sums and transfers run beside the ops that don't wait for them, as
-the runtime starts them: what reports predict.
+the runtime starts them (`autopar/cost/clocks.py`): what reports predict. Where ranks run different
+programs, as the stages of a pipeline, that schedule is one of all of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from autopar.cost.algorithms import POINT_TO_POINT
+from autopar.cost.clocks import Clock, Run, clocks
 from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.communicated import collective_seconds, communicated_bytes
 from autopar.cost.flops import product_flops
+from autopar.cost.op_cost import NOTHING, OpCost
 from autopar.cost.roofline import local_bytes, op_seconds
 from autopar.ir.collectives import COMM, declared, is_collective
 from autopar.ir.expr.at_rank import args_at, value_at
@@ -30,38 +35,6 @@ from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.rules.rule import TensorType
 
 
-@dataclass(frozen=True, slots=True)
-class OpCost:
-    """What an op costs on one rank.
-
-    Attributes:
-        flops: Of products (see `autopar.cost.flops`).
-        moved_bytes: Bytes that it reads and writes in the device's memory; 0 for collectives.
-        communicated_bytes: Of a collective, the bytes of the larger of operand and result; of a
-            redistribution, those that the rank gets.
-        compute_seconds: Seconds on the device by roofline.
-        communication_seconds: Seconds on the links between devices.
-        transferred_bytes: Bytes that are sent to the host or fetched from there.
-        transfer_seconds: Seconds on the link to the host.
-    """
-
-    flops: int = 0
-    moved_bytes: int = 0
-    communicated_bytes: int = 0
-    compute_seconds: float = 0.0
-    communication_seconds: float = 0.0
-    transferred_bytes: int = 0
-    transfer_seconds: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Seconds if nothing else runs."""
-        return self.compute_seconds + self.communication_seconds + self.transfer_seconds
-
-
-NOTHING = OpCost()
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """What a rank's program costs. Ops by their position in `main`.
@@ -69,12 +42,12 @@ class Evaluation:
     Attributes:
         ops: The ops.
         costs: What each costs.
-        end_seconds: When each is done, in the overlapped schedule.
+        clock: When each begins and is done, in the overlapped schedule.
     """
 
     ops: tuple[Op, ...]
     costs: tuple[OpCost, ...]
-    end_seconds: tuple[float, ...]
+    clock: Clock
 
     @cached_property
     def serialized_seconds(self) -> float:
@@ -84,7 +57,7 @@ class Evaluation:
     @cached_property
     def overlapped_seconds(self) -> float:
         """Seconds of the schedule with computation and communication side by side."""
-        return max(self.end_seconds, default=0.0)
+        return self.clock.seconds
 
     @cached_property
     def compute_seconds(self) -> float:
@@ -145,6 +118,34 @@ def evaluate(
     return evaluator.evaluation(program.main)
 
 
+def evaluate_together(
+    programs: Sequence[tuple[Program, Mapping[str, int]]],
+    cluster: Cluster,
+    *,
+    model: CommunicationModel | None = None,
+    axes_of: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[Evaluation, ...]:
+    """Returns what ranks cost that run different programs and communicate.
+
+    Args:
+        programs: The programs, each with the coordinates of a rank that runs it.
+        cluster, model, axes_of: See `evaluate`.
+    """
+    coords = [each for _, each in programs]
+    apart = {axis for axis in coords[0] if len({each[axis] for each in coords}) > 1}
+    priced = []
+    for program, at in programs:
+        if model is None and program.mesh is not None:
+            model = CommunicationModel(cluster, program.mesh)
+        evaluator = Evaluator(program, cluster, at, model, axes_of or {})
+        priced.append((evaluator.run(program.main, apart), program.main.ops))
+    found = clocks([run for run, _ in priced])
+    return tuple(
+        Evaluation(ops, tuple(run.costs), clock)
+        for (run, ops), clock in zip(priced, found, strict=True)
+    )
+
+
 class Evaluator:
     """Prices the ops of one program on one rank, equal ones once.
 
@@ -184,9 +185,24 @@ class Evaluator:
 
     def evaluation(self, function: Function) -> Evaluation:
         """Returns what a function of the program costs."""
+        run = self.run(function)
+        return Evaluation(function.ops, tuple(run.costs), *clocks([run]))
+
+    def run(self, function: Function, apart: AbstractSet[str] = frozenset()) -> Run:
+        """Returns what the ops of a function cost, for a clock.
+
+        Args:
+            function: The function.
+            apart: The mesh axes along which ranks run different programs.
+        """
         values = {name: value_at(value, self.coords) for name, value in function.values.items()}
         costs = tuple(self.cost(op, values) for op in function.ops)
-        return Evaluation(function.ops, costs, tuple(_schedule(function, costs)))
+        links = {
+            at: f"{op.arg('group', self._axes(op))} {op.arg('among', '')}"
+            for at, op in enumerate(function.ops)
+            if apart and is_collective(op.kind) and not apart.isdisjoint(self._axes(op))
+        }
+        return Run(function, costs, links)
 
     def cost(self, op: Op, values: Mapping[str, Value]) -> OpCost:
         """Returns what an op costs.
@@ -240,6 +256,8 @@ class Evaluator:
             return NOTHING
         args = dict(args_at(op.args, self.coords)) if declaration.halo else {}
         moved = args, operand.known_shape, result.known_shape, result.itemsize
+        if _is_between_two(op):
+            declaration = replace(declaration, price=POINT_TO_POINT)
         stored = math.prod(result.known_shape) * result.itemsize
         seconds = collective_seconds(declaration, *moved, axes, self.model)
         return OpCost(
@@ -290,46 +308,13 @@ _ALONE = ProcessMesh.of_shape((1,), ("alone",))
 """The mesh of a single process, for ops whose shapes are local already."""
 
 
+def _is_between_two(op: Op) -> bool:
+    """Whether a collective's group has a member on each of two slices, as its name says later."""
+    return op.arg("among") is not None or ":" in str(op.arg("group", ""))
+
+
 def _plain(arg: Arg) -> Arg:
     """Returns an argument without the names of values, on which costs don't depend."""
     if isinstance(arg, tuple):
         return tuple(_plain(item) for item in arg)
     return None if isinstance(arg, Ref) else arg
-
-
-def _is_async(op: Op, result: Value) -> bool:
-    """Whether the runtime starts a collective; a call that communicates is waited for."""
-    return is_collective(op.kind) and declared(op.kind).is_async(op.arg("monoid"), result.dtype)
-
-
-def _schedule(function: Function, costs: Sequence[OpCost]) -> Iterator[float]:
-    """Yields when each op is done: ops in order, and collectives that are started beside them.
-
-    The runtime starts these as soon as it comes to them, one after the other, until somebody reads
-    what they leave, and waits for other collectives where they stand. Transfers to the host and
-    back run beside both, those of a direction one after the other, until they are awaited.
-    """
-    computed = communicated = 0.0
-    transferred = dict.fromkeys(STARTED, 0.0)
-    ready: dict[str, float] = {}
-    for op, cost in zip(function.ops, costs, strict=True):
-        known = max((ready.get(name, 0.0) for name in op.operands), default=0.0)
-        if op.kind in STARTED:
-            begun = max(transferred[op.kind], computed, known)
-            end = transferred[op.kind] = begun + cost.seconds
-        elif op.kind in ENDED:
-            end = computed = max(computed, known)
-        elif not cost.communication_seconds:
-            if cost.compute_seconds:
-                computed = max(computed, known) + cost.compute_seconds
-                known = computed
-            end = known
-        elif _is_async(op, function.values[op.results[0]]):
-            communicated = max(communicated, computed, known) + cost.seconds
-            end = communicated
-        else:
-            computed = communicated = max(computed, communicated, known) + cost.seconds
-            end = computed
-        if op.results:
-            ready.update(dict.fromkeys(op.results, end))
-        yield end

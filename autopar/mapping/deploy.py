@@ -8,11 +8,11 @@ from itertools import product
 from autopar.cost.cluster import Cluster
 from autopar.ir.deployment import Deployment, RankEntry
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.parts import Parts, programs_of
 from autopar.ir.program import Program
 from autopar.mapping.collectives import collectives
 from autopar.mapping.groups import named_groups
 from autopar.mapping.map import Map, mesh_of
-from autopar.mapping.parts import Parts, programs_of
 from autopar.mapping.placement import Placement
 from autopar.mapping.prove import prove
 from autopar.mapping.strip import Strip

@@ -41,6 +41,7 @@ from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.decided import Compiled, lowering_of
 from autopar.pipeline.device_memory import check_device_memory
 from autopar.pipeline.options import CompileOptions
+from autopar.pipeline.stages import predicted_stages
 from autopar.planning.lowering import LOWERING, Lowering, Observer, Store, unseen
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
@@ -130,9 +131,10 @@ def _compiled(
     if plan.forecast is None and options.memory_bytes is not None:
         held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(options.memory_bytes)}"
         said = (*said, ReportEntry("search", "memory", held))
+    staged = predicted_stages(fitted.program, options)
     left = (*undivided(plan.program, options.strategy), *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
-    entries = (*report, *said, *exceeded, *left, *noted)
+    entries = (*report, *said, *staged, *exceeded, *left, *noted)
     return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.cost import Cluster, CommunicationModel, evaluate, peak_rank_timeline
+from autopar.cost import (
+    Cluster,
+    CommunicationModel,
+    evaluate,
+    evaluate_together,
+    peak_rank_timeline,
+)
+from autopar.ir.parts import programs_of
 from autopar.ir.program import Program
 
 
@@ -13,8 +20,9 @@ class Price:
     """What one execution of a program takes on the rank with the largest parts.
 
     Attributes:
-        seconds: Serialized: as if nothing overlapped.
-        overlapped_seconds: With sums beside what doesn't wait for them.
+        seconds: Serialized: as if nothing overlapped, and ranks on one slice of the mesh waited for
+            those on others.
+        overlapped_seconds: With sums beside what doesn't wait for them, and slices side by side.
         communication_seconds: Of all collectives, one after another.
         communication_bytes: The larger of operand and result of each collective, summed up.
         peak_bytes: The most memory that is taken at a time, by the rank that takes most.
@@ -40,10 +48,14 @@ def price(ranks: Program, cluster: Cluster, model: CommunicationModel | None = N
         model: The seconds of collectives on the program's mesh, if they are known.
     """
     evaluation = evaluate(ranks, cluster, model=model)
+    overlapped_seconds = evaluation.overlapped_seconds
+    if len(parts := programs_of(ranks).kinds) > 1:
+        together = evaluate_together(parts, cluster, model=model)
+        overlapped_seconds = max(each.overlapped_seconds for each in together)
     timeline = peak_rank_timeline(ranks)
     return Price(
         evaluation.serialized_seconds,
-        evaluation.overlapped_seconds,
+        overlapped_seconds,
         evaluation.communication_seconds,
         evaluation.communicated_bytes,
         timeline.peak_bytes,

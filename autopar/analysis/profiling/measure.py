@@ -22,6 +22,7 @@ from autopar.cost import (
     Execution,
     MemoryTimeline,
     evaluate,
+    evaluate_together,
     kinds_of_ranks,
     memory_timeline,
     peak_rank_timeline,
@@ -156,19 +157,27 @@ def profile_compiled(
     sizes = {name: max(map(len, lists)) for name, lists in deployment.groups.items()}
     model = CommunicationModel(cluster, mesh) if mesh is not None else None
     execution = Execution(group_sizes=sizes)
+    users = [_ranks_of(deployment, number) for number in range(len(deployment.programs))]
+    runs = [
+        (program, deployment.coords_of(ranks[0]))
+        for program, ranks in zip(deployment.programs, users, strict=True)
+    ]
+    evaluations = evaluate_together(runs, cluster, model=model, axes_of=axes_of)
     found = []
-    for number, program in enumerate(deployment.programs):
-        ranks = [at for at, rank in enumerate(deployment.ranks) if rank.program == number]
-        ranks.sort(key=lambda rank: deployment.ranks[rank].coords)
-        first, coords = ranks[0], deployment.coords_of(ranks[0])
+    for program, ranks, costs in zip(deployment.programs, users, evaluations, strict=True):
         kinds = kinds_of_ranks(program, [deployment.coords_of(rank) for rank in ranks])
         timeline = peak_rank_timeline(program, kinds, allocator=allocator, execution=execution)
-        costs = evaluate(program, cluster, coords, model=model, axes_of=axes_of)
-        title = f"{serial.name}: rank {first} of {deployment.world_size}{_mesh_text(mesh)}"
+        title = f"{serial.name}: rank {ranks[0]} of {deployment.world_size}{_mesh_text(mesh)}"
         if len(ranks) < deployment.world_size:
             title += f", one of {len(ranks)} that run this program"
         found.append(_profile(title, cluster, timeline, costs))
     return tuple(found)
+
+
+def _ranks_of(deployment: Deployment, program: int) -> list[int]:
+    """Returns the ranks that run a program, by their coordinates."""
+    ranks = [at for at, rank in enumerate(deployment.ranks) if rank.program == program]
+    return sorted(ranks, key=lambda rank: deployment.ranks[rank].coords)
 
 
 def profile_build(

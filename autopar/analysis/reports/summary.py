@@ -32,6 +32,7 @@ from autopar.ir.expr.ranges import range_text
 from autopar.ir.program import Port, Program
 from autopar.ir.used_sizes import used_sizes
 from autopar.pipeline.device_memory import MEMORY
+from autopar.pipeline.stages import PIPELINE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -268,6 +269,7 @@ def _render_totals(summary: Summary) -> Iterator[str]:
         yield f"computes all rows that data may select: {entry.subject}, {entry.detail}"
     if len(rows) > SHOWN:
         yield f"computes all rows that data may select: {counted(len(rows) - SHOWN, 'line')} more"
+    title_of_pipeline = PIPELINE
     for entry in summary.report:
         if entry.category == UNDIVIDED:
             yield f"{entry.subject}: {entry.detail} [{entry.loc}]"
@@ -278,6 +280,9 @@ def _render_totals(summary: Summary) -> Iterator[str]:
             for part in entry.detail.split("; "):
                 yield f"{title:<8} {part}"
                 title = ""
+        if entry.category == PIPELINE:
+            yield f"{title_of_pipeline:<8} {entry.subject}: {entry.detail}"
+            title_of_pipeline = ""
 
 
 def _render_collectives(totals: Sequence[CollectiveCount]) -> list[str]:
@@ -300,7 +305,7 @@ def _render_collectives(totals: Sequence[CollectiveCount]) -> list[str]:
 def _render_report(entries: Sequence[ReportEntry]) -> list[str]:
     by_category: dict[str, list[ReportEntry]] = {"replicated": []}
     for entry in entries:
-        if entry.category not in (LAYOUTS, PLAN, ROWS, UNDIVIDED):
+        if entry.category not in (LAYOUTS, PLAN, ROWS, UNDIVIDED, PIPELINE):
             by_category.setdefault(entry.category, []).append(entry)
     lines: list[str] = []
     for category, group in by_category.items():

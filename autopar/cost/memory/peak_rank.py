@@ -3,7 +3,8 @@
 Parameters and activations are largest on the first rank, but what a rank holds at once needn't be.
 With uneven blocks a rank whose block is shorter sends a padded copy of it to be gathered, and a
 window in the middle has neighbours on both sides. Ranks on which all sizes are equal hold the same,
-so one of each kind is looked at: where all blocks are even, that is the first one alone.
+so one of each kind is looked at: where all blocks are even, that is the first one alone. Ranks on
+different slices of the mesh hold what their own ops make.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from autopar.cost.memory.buffers import Execution
 from autopar.cost.memory.timeline import EXACT, Allocator, MemoryTimeline, memory_timeline
 from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, sizes_of, substitute
+from autopar.ir.parts import programs_of
 from autopar.ir.program import Program
 
 Coords = Mapping[str, int]
@@ -56,8 +58,9 @@ def peak_rank_timeline(
         allocator: How bytes are counted.
     """
     timelines = (
-        memory_timeline(program, coords, allocator=allocator, execution=execution)
+        memory_timeline(part, coords, allocator=allocator, execution=execution)
         for coords in (kinds_of_ranks(program) if kinds is None else kinds)
+        for part in (programs_of(program).programs if program.mesh is not None else (program,))
     )
     return max(timelines, key=lambda timeline: timeline.peak_bytes)
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
+from autopar.cost import Cluster, evaluate
 from autopar.ir.collectives import is_collective
 from autopar.ir.program import Function, Op, Program
 from autopar.partition.pipeline.schedules import (
@@ -25,9 +28,6 @@ from autopar.partition.pipeline.schedules import (
     Pipeline,
     Task,
 )
-
-SECONDS: Mapping[str, float] = {FORWARD: 1.0, BACKWARD: 1.0, WEIGHT: 1.0}
-"""What tasks take, in relation to one another."""
 
 PHASES = (FORWARD, BACKWARD)
 """The phases of ops that are part of tasks."""
@@ -44,32 +44,44 @@ class Order:
     Attributes:
         pipeline: The mesh axis along which the stages lie; "" if there are none.
         schedule: The name of the schedule.
+        cluster: The hardware, by which tasks take longer than others; None where all are alike.
     """
 
     name: ClassVar[str] = "order"
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
+    cluster: Cluster | None = None
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with its ops in order."""
         if not self.pipeline or program.mesh is None:
             return program
-        return program.with_main(self._ordered(program.main, program.mesh.axis_size(self.pipeline)))
+        tasks = _Tasks(program.main, self.pipeline, program.mesh.axis_size(self.pipeline))
+        if not tasks.seen:
+            return program
+        return program.with_main(self._ordered(program, tasks))
 
-    def _ordered(self, main: Function, processes: int) -> Function:
-        tasks = _Tasks(main, self.pipeline, processes)
-        found = [task for task in tasks.of_ops if task is not None]
-        if not found:
-            return main
-        stages = 1 + max(task.stage for task in found)
-        pipeline = Pipeline(processes, stages, 1 + max(task.microbatch for task in found))
-        orders = SCHEDULES[self.schedule](pipeline)
-        clock = Clock.of(pipeline, orders, lambda task: SECONDS[task.phase])
+    def _ordered(self, program: Program, tasks: _Tasks) -> Function:
+        main, pipeline = program.main, tasks.pipeline
+        clock = Clock.of(
+            pipeline, SCHEDULES[self.schedule](pipeline), self._seconds(program, tasks)
+        )
         times = [
             _time(op, task, at in tasks.sends, clock)
             for at, (op, task) in enumerate(zip(main.ops, tasks.of_ops, strict=True))
         ]
         return replace(main, ops=tuple(main.ops[at] for at in in_order(main.ops, times)))
+
+    def _seconds(self, program: Program, tasks: _Tasks) -> Callable[[Task], float]:
+        """Returns what says how long each task takes."""
+        if self.cluster is None:
+            return lambda task: 1.0
+        seconds: dict[Task, float] = defaultdict(float)
+        costs = evaluate(program, self.cluster).costs
+        for at, (task, cost) in enumerate(zip(tasks.of_ops, costs, strict=True)):
+            if task is not None and at not in tasks.sends:
+                seconds[task] += cost.seconds
+        return seconds.__getitem__
 
 
 class _Tasks:
@@ -99,6 +111,19 @@ class _Tasks:
                 self._made.update(dict.fromkeys(op.results, task))
             self.of_ops.append(task)
         self._tell_weights_apart(main)
+
+    @property
+    def seen(self) -> set[Task]:
+        """Those of any op."""
+        return {task for task in self.of_ops if task is not None}
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """What is to be scheduled."""
+        stages, microbatches = (
+            1 + max(getattr(task, name) for task in self.seen) for name in ("stage", "microbatch")
+        )
+        return Pipeline(self._processes, stages, microbatches)
 
     def _tell_weights_apart(self, main: Function) -> None:
         """Finds the backward ops for which no other stage waits: those are tasks of their own."""

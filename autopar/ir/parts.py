@@ -29,15 +29,22 @@ class Parts:
 
     Attributes:
         programs: Each different one.
+        firsts: The coordinates of the first rank that runs it.
         axes: The mesh axes.
         slices: The slices that tell ranks apart.
         of: The program of the ranks that are on just these slices.
     """
 
     programs: tuple[Program, ...]
+    firsts: tuple[Mapping[str, int], ...]
     axes: tuple[str, ...]
     slices: tuple[Fixed, ...]
     of: Mapping[frozenset[Fixed], int]
+
+    @property
+    def kinds(self) -> list[tuple[Program, Mapping[str, int]]]:
+        """Each program with the coordinates of the first rank that runs it."""
+        return [*zip(self.programs, self.firsts, strict=True)]
 
     def program_at(self, coords: Sequence[int]) -> int:
         """Returns the number of the program of the rank with these coordinates."""
@@ -51,12 +58,14 @@ def programs_of(program: Program) -> Parts:
     slices = tuple(dict.fromkeys(sorted(_slices(main))))
     numbers: dict[frozenset[Fixed], int] = {}
     programs: list[Program] = []
+    firsts: list[Mapping[str, int]] = []
     for coords in _kinds_of_ranks(mesh, slices):
         here = _slices_at(slices, coords)
         if here not in numbers:
             numbers[here] = len(programs)
             programs.append(program.with_main(_part(main, here)) if slices else program)
-    return Parts(tuple(programs), mesh.dim_names, slices, numbers)
+            firsts.append(coords)
+    return Parts(tuple(programs), tuple(firsts), mesh.dim_names, slices, numbers)
 
 
 def _slices(function: Function) -> Iterator[Fixed]:

@@ -1,0 +1,62 @@
+"""What is predicted of a pipeline: what a step takes, how long processes wait, what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autopar.base.units import human_bytes, human_seconds
+from autopar.cost import Evaluation, evaluate_together, memory_timeline
+from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.parts import programs_of
+from autopar.ir.program import Program
+from autopar.pipeline.options import CompileOptions
+
+PIPELINE = "pipeline"
+"""The category of entries about a pipeline: of all of it, and then of each kind of rank."""
+
+
+def predicted_stages(program: Program, options: CompileOptions) -> tuple[ReportEntry, ...]:
+    """Returns what is to be said of a pipeline; nothing without one.
+
+    Args:
+        program: What ranks run, not yet mapped.
+        options: What the user decided.
+    """
+    if not options.pipeline:
+        return ()
+    return tuple(_entries(program, options))
+
+
+def _entries(program: Program, options: CompileOptions) -> Iterator[ReportEntry]:
+    kinds = programs_of(program).kinds
+    evaluations = evaluate_together(kinds, options.cluster)
+    seconds = max(each.overlapped_seconds for each in evaluations)
+    waited = [_waited(each, seconds) for each in evaluations]
+    yield ReportEntry(
+        PIPELINE,
+        options.schedule,
+        f"{human_seconds(seconds)} a step, of which processes wait {bubble(evaluations):.1%}",
+    )
+    for (part, coords), part_waited in zip(kinds, waited, strict=True):
+        peak = human_bytes(memory_timeline(part, coords).peak_bytes)
+        yield ReportEntry(
+            PIPELINE,
+            ", ".join(f"{axis}={at}" for axis, at in coords.items() if axis == options.pipeline),
+            f"waits {human_seconds(part_waited)}, and holds at most {peak}",
+        )
+
+
+def bubble(evaluations: tuple[Evaluation, ...]) -> float:
+    """Returns the share of a step during which processes have nothing to do.
+
+    Args:
+        evaluations: Of ranks that run together, one of each kind.
+    """
+    seconds = max(each.overlapped_seconds for each in evaluations)
+    waited = sum(_waited(each, seconds) for each in evaluations)
+    return waited / (seconds * len(evaluations)) if seconds else 0.0
+
+
+def _waited(evaluation: Evaluation, seconds: float) -> float:
+    clock = evaluation.clock
+    return clock.waited_seconds + seconds - clock.computed_seconds
