@@ -78,9 +78,10 @@ def compile(
             Where torch has a fused kernel for it, that is used, unless it says `fused=False`.
         clip_grad_norm: The largest norm of all gradients together.
         accumulate: Number of microbatches that a batch is cut into.
-        pipeline: The mesh axis along which the stages of the model lie, which
-            `annotate.pipeline_stage` marks: stage s runs on index s, modulo the size of the axis.
-            Microbatches pass from stage to stage.
+        pipeline: The mesh axis along which the stages of the model lie. `annotate.pipeline_stage`
+            marks them, and stage s runs on index s, modulo the size of the axis; a model without
+            marks is cut so that a step takes the least predicted time. Microbatches pass from stage
+            to stage.
         schedule: In which order: `1f1b` (with several stages per index, the interleaved one),
             `gpipe`, or `zb-h1`, in which gradients of weights fill the gaps.
         autocast: The dtype of matrix products, as `torch.autocast` has it.

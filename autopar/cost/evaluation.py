@@ -24,7 +24,7 @@ from autopar.cost.communicated import collective_seconds, communicated_bytes
 from autopar.cost.flops import product_flops
 from autopar.cost.op_cost import NOTHING, OpCost
 from autopar.cost.roofline import local_bytes, op_seconds
-from autopar.ir.collectives import COMM, declared, is_collective
+from autopar.ir.collectives import COMM, axes_of_group, declared, is_collective
 from autopar.ir.expr.at_rank import args_at, value_at
 from autopar.ir.expr.expression import AsPlanned
 from autopar.ir.memory.transfers import ENDED, STARTED
@@ -272,10 +272,7 @@ class Evaluator:
         return OpCost(transferred_bytes=nbytes, transfer_seconds=seconds)
 
     def _axes(self, op: Op) -> tuple[str, ...]:
-        axes = op.arg("axes")
-        if isinstance(axes, tuple):
-            return tuple(map(str, axes))
-        return tuple(self.axes_of.get(str(op.arg("group")), ()))
+        return axes_of_group(op) or tuple(self.axes_of.get(str(op.arg("group")), ()))
 
     def _call(self, op: Op) -> OpCost:
         name = str(op.arg("callee" if op.kind == "call" else "body"))

@@ -17,9 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from autopar.base.errors import UNKNOWN, Loc, VerificationError
 from autopar.ir.dtypes import FLOATS
+
+if TYPE_CHECKING:
+    from autopar.ir.program import Op
 
 COMM = "comm."
 """Prefix of the kinds of all ops that communicate."""
@@ -183,6 +187,12 @@ DECLARED: Mapping[str, Declaration] = {each.kind: each for each in _DECLARATIONS
 def is_collective(kind: str) -> bool:
     """Returns whether ops of a kind communicate."""
     return kind.startswith(COMM)
+
+
+def axes_of_group(op: Op) -> tuple[str, ...]:
+    """Returns the mesh axes along which an op communicates; none of other ops, or after mapping."""
+    axes = op.arg("axes") if is_collective(op.kind) else None
+    return tuple(map(str, axes)) if isinstance(axes, tuple) else ()
 
 
 def declared(kind: str, loc: Loc = UNKNOWN) -> Declaration:

@@ -10,6 +10,7 @@ holds a piece without elements (see `Port.box`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -49,6 +50,43 @@ class Parts:
     def program_at(self, coords: Sequence[int]) -> int:
         """Returns the number of the program of the rank with these coordinates."""
         return self.of[_slices_at(self.slices, dict(zip(self.axes, coords, strict=True)))]
+
+
+def parts_of(program: Program) -> tuple[Program, ...]:
+    """Returns the different programs of ranks; one that is on no mesh is the only one."""
+    return (program,) if program.mesh is None else programs_of(program).programs
+
+
+def rejoined(program: Program, parts: Sequence[Program], changed: Sequence[Program]) -> Program:
+    """Returns a program whose parts have more ops, or ops with other operands, than before.
+
+    Args:
+        program: The program.
+        parts: Its parts.
+        changed: Each with what is new; ops are in the order of before.
+    """
+    values = dict(program.main.values)
+    known = {op.results for op in program.main.ops}
+    ahead: dict[tuple[str, ...], list[Op]] = defaultdict(list)
+    instead: dict[tuple[str, ...], Op] = {}
+    for part, other in zip(parts, changed, strict=True):
+        before = {op.results: op for op in part.main.ops}
+        added: list[Op] = []
+        for op in other.main.ops:
+            if op.results not in before:
+                added.append(op)
+                values.update((name, other.main.values[name]) for name in op.results)
+            elif op.results in known:
+                ahead[op.results] += added
+                added = []
+                if op != before[op.results]:
+                    instead[op.results] = op
+    ops = (
+        each
+        for op in program.main.ops
+        for each in (*ahead[op.results], instead.get(op.results, op))
+    )
+    return program.with_main(replace(program.main, values=values, ops=tuple(ops)))
 
 
 def programs_of(program: Program) -> Parts:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autopar.base.errors import VerificationError
-from autopar.ir.collectives import is_collective
+from autopar.ir.collectives import axes_of_group, is_collective
 from autopar.ir.expr.expression import Expr, IntExpr
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
 
@@ -30,8 +30,7 @@ class Collective:
     @property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes that it runs over; empty once it names a group instead."""
-        axes = self.op.arg("axes")
-        return tuple(str(axis) for axis in axes) if isinstance(axes, tuple) else ()
+        return axes_of_group(self.op)
 
     @property
     def among(self) -> tuple[tuple[int, ...], ...]:

@@ -242,11 +242,14 @@ def _restrict(layout: Layout, move: Move) -> Iterator[LocalStep]:
 
 
 def _send(layout: Layout, move: Move) -> Iterator[LocalStep]:
-    """Yields the move to the same coordinates on another slice: a group of two for each process."""
+    """Yields the move to the same coordinates on another slice: a group of two for each process.
+
+    The first member is who sends. So there and back are two groups, which needn't wait for one
+    another.
+    """
     here, there = dict(layout.mesh.fixed), dict(move.layout.mesh.fixed)
-    source = tuple(here[axis] for axis in move.axes)
-    among = tuple(sorted((source, tuple(there[axis] for axis in move.axes))))
-    args: tuple[tuple[str, Arg], ...] = (("source", among.index(source)), ("axes", move.axes))
+    among = tuple(tuple(slice_[axis] for axis in move.axes) for slice_ in (here, there))
+    args: tuple[tuple[str, Arg], ...] = (("source", 0), ("axes", move.axes))
     yield LocalStep(BROADCAST, (*args, ("among", among)), move.layout)
 
 

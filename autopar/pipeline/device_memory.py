@@ -20,7 +20,7 @@ from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.ops import PRODUCTS
 from autopar.ir.ops.shape.view import FREE
-from autopar.ir.parts import programs_of
+from autopar.ir.parts import parts_of
 from autopar.ir.program import Program, Value
 
 MEMORY = "memory"
@@ -41,7 +41,7 @@ def check_device_memory(program: Program, cluster: Cluster) -> tuple[ReportEntry
     """
     if _all_bytes(program) <= cluster.memory_bytes:
         return ()
-    held = max(map(rank_memory, programs_of(program).programs), key=lambda each: each.peak_bytes)
+    held = max(map(rank_memory, parts_of(program)), key=lambda each: each.peak_bytes)
     host = cluster.memory_bytes * cluster.links[0].size
     unfolded = _largest_read(program)
     if max(held.largest_bytes, unfolded.largest_bytes) > host:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from autopar.base.units import human_bytes, human_seconds
 from autopar.cost import Evaluation, evaluate_together, memory_timeline
 from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.collectives import is_collective
+from autopar.ir.ops.shape.view import FREE
 from autopar.ir.parts import programs_of
-from autopar.ir.program import Program
+from autopar.ir.program import Op, Program
 from autopar.pipeline.options import CompileOptions
 
 PIPELINE = "pipeline"
@@ -39,11 +41,22 @@ def _entries(program: Program, options: CompileOptions) -> Iterator[ReportEntry]
     )
     for (part, coords), part_waited in zip(kinds, waited, strict=True):
         peak = human_bytes(memory_timeline(part, coords).peak_bytes)
-        yield ReportEntry(
-            PIPELINE,
-            ", ".join(f"{axis}={at}" for axis, at in coords.items() if axis == options.pipeline),
-            f"waits {human_seconds(part_waited)}, and holds at most {peak}",
-        )
+        index, count = coords[options.pipeline], options.mesh.axis_size(options.pipeline)
+        detail = f"waits {human_seconds(part_waited)}, holds at most {peak}"
+        detail = f"{detail}; {_begins(part, index, count)}"
+        yield ReportEntry(PIPELINE, f"{options.pipeline}={index}", detail)
+
+
+def _begins(part: Program, process: int, processes: int) -> str:
+    """Returns with which ops the stages of a process begin, in words."""
+    first: dict[int, Op] = {}
+    for op in part.main.ops:
+        computes = op.stage % processes == process and bool(op.operands)
+        computes = computes and op.kind not in FREE and not is_collective(op.kind)
+        if computes and op.phase == "forward" and not op.microbatch:
+            first.setdefault(op.stage, op)
+    begins = (f"stage {stage} from {op.results[0]} on" for stage, op in sorted(first.items()))
+    return ", ".join(begins)
 
 
 def bubble(evaluations: tuple[Evaluation, ...]) -> float:

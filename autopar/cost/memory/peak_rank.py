@@ -17,7 +17,7 @@ from autopar.cost.memory.buffers import Execution
 from autopar.cost.memory.timeline import EXACT, Allocator, MemoryTimeline, memory_timeline
 from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, sizes_of, substitute
-from autopar.ir.parts import programs_of
+from autopar.ir.parts import parts_of
 from autopar.ir.program import Program
 
 Coords = Mapping[str, int]
@@ -60,7 +60,7 @@ def peak_rank_timeline(
     timelines = (
         memory_timeline(part, coords, allocator=allocator, execution=execution)
         for coords in (kinds_of_ranks(program) if kinds is None else kinds)
-        for part in (programs_of(program).programs if program.mesh is not None else (program,))
+        for part in parts_of(program)
     )
     return max(timelines, key=lambda timeline: timeline.peak_bytes)
 

@@ -63,9 +63,9 @@ class Order:
 
     def _ordered(self, program: Program, tasks: _Tasks) -> Function:
         main, pipeline = program.main, tasks.pipeline
-        clock = Clock.of(
-            pipeline, SCHEDULES[self.schedule](pipeline), self._seconds(program, tasks)
-        )
+        seconds = self._seconds(program, tasks)
+        orders = SCHEDULES[self.schedule](pipeline)
+        clock = Clock.of(pipeline, orders, seconds, ahead=True)
         times = [
             _time(op, task, at in tasks.sends, clock)
             for at, (op, task) in enumerate(zip(main.ops, tasks.of_ops, strict=True))

@@ -22,6 +22,7 @@ from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.emitted import OFFLOAD
+from autopar.ir.parts import parts_of, rejoined
 from autopar.ir.program import Program
 from autopar.partition.recompute.beside import beside
 from autopar.partition.recompute.choice import Choice
@@ -201,6 +202,8 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int | None) -> R
 class Recomputer:
     """Makes one program fit into several limits of memory.
 
+    Ranks on different slices of the mesh compute different ops again, each within the limit.
+
     Args:
         program: A partitioned program.
         cluster: Predicts seconds.
@@ -209,14 +212,13 @@ class Recomputer:
 
     def __init__(self, program: Program, cluster: Cluster, learned: Learned | None = None) -> None:
         self.program = program
-        self.cluster = cluster
-        self._choice = Choice(tape_of(program, cluster), learned)
+        self._parts = [_Part(each, cluster, learned) for each in parts_of(program)]
 
     @property
     @paused_collector()
     def least_bytes(self) -> int:
         """The least that the program can be made to hold."""
-        return self._choice.smallest.peak_bytes
+        return max(part.choice.smallest.peak_bytes for part in self._parts)
 
     @paused_collector()
     def added_seconds(self, memory_bytes: int, below: float = math.inf) -> float:
@@ -229,25 +231,60 @@ class Recomputer:
         Raises:
             DoesNotFit: If it needs more than the limit whatever is computed again.
         """
-        point = self._choice.fastest(memory_bytes, below)
-        if point is None and below == math.inf:
+        points = [part.choice.fastest(memory_bytes, below) for part in self._parts]
+        if below == math.inf and None in points:
             raise self._miss(memory_bytes)
-        return math.inf if point is None else point.added_seconds
+        return sum(math.inf if point is None else point.added_seconds for point in points)
 
     @paused_collector()
     def within(self, memory_bytes: int | None) -> Recomputed:
         """Returns the fastest known program within a limit; see `recompute`."""
-        tape = self._choice.tape
-        unlimited = self._choice.unconstrained
-        point = unlimited if memory_bytes is None else self._choice.fastest(memory_bytes)
-        if point is None:
+        found = [part.within(memory_bytes) for part in self._parts]
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
             assert memory_bytes is not None
             raise self._miss(memory_bytes)
+        if len(known) == 1:
+            return known[0]
+        parts, changed = ([each.program for each in side] for side in (self._parts, known))
+        return Recomputed(
+            rejoined(self.program, parts, changed),
+            sum(each.added_seconds for each in known),
+            max(each.peak_bytes for each in known),
+            sum(each.transfer_seconds for each in known),
+            max(each.host_bytes for each in known),
+        )
+
+    def _miss(self, limit: int) -> DoesNotFit:
+        trains = any(op.phase == "backward" for op in self.program.main.ops)
+        stored = max(part.stored_bytes for part in self._parts)
+        return DoesNotFit(self.least_bytes, limit, stored_bytes=stored, trains=trains)
+
+
+class _Part:
+    """Makes the program of the ranks on one slice fit."""
+
+    def __init__(self, program: Program, cluster: Cluster, learned: Learned | None) -> None:
+        self.program, self._cluster = program, cluster
+        self.choice = Choice(tape_of(program, cluster), learned)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What is there all the time."""
+        return sum(each.nbytes for each in self.choice.tape.memory.buffers if each.first < 0)
+
+    def within(self, memory_bytes: int | None) -> Recomputed | None:
+        """Returns the fastest known program within a limit; None if there is none."""
+        tape = self.choice.tape
+        unlimited = self.choice.unconstrained
+        point = unlimited if memory_bytes is None else self.choice.fastest(memory_bytes)
+        if point is None:
+            return None
         if point is unlimited and not is_asked(self.program.main.ops):
             return Recomputed(self.program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
-        moved = beside(self.program.with_main(write_copies(tape, steps)), self.cluster)
-        before, after = (evaluate(each, self.cluster) for each in (self.program, moved))
+        moved = beside(self.program.with_main(write_copies(tape, steps)), self._cluster)
+        before, after = (evaluate(each, self._cluster) for each in (self.program, moved))
         return Recomputed(
             moved,
             after.serialized_seconds - before.serialized_seconds,
@@ -255,8 +292,3 @@ class Recomputer:
             after.transfer_seconds,
             memory_timeline(moved).host_bytes,
         )
-
-    def _miss(self, limit: int) -> DoesNotFit:
-        trains = any(op.phase == "backward" for op in self.program.main.ops)
-        stored = sum(each.nbytes for each in self._choice.tape.memory.buffers if each.first < 0)
-        return DoesNotFit(self.least_bytes, limit, stored_bytes=stored, trains=trains)

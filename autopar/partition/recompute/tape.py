@@ -8,6 +8,7 @@ from functools import cached_property
 
 from autopar.cost import Cluster, evaluate, lifetimes
 from autopar.ir.activations import OFFLOAD, SAVE, choice_of
+from autopar.ir.collectives import axes_of_group
 from autopar.ir.program import Function, Op, Program
 from autopar.partition.recompute.offload_candidates import OffloadCandidate, offload_candidates
 from autopar.partition.recompute.record import Record
@@ -70,8 +71,11 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
         op.phase == "forward" and index < turns.get(op.microbatch, 0)
         for index, op in enumerate(main.ops)
     ]
+    fixed = {axis for op in main.ops if op.dist is not None for axis, _ in op.dist.mesh.fixed}
     again = [
-        repeated(op) if first and choice_of(op)[0] not in (SAVE, OFFLOAD) else None
+        repeated(op)
+        if first and choice_of(op)[0] not in (SAVE, OFFLOAD) and fixed.isdisjoint(axes_of_group(op))
+        else None
         for op, first in zip(main.ops, early, strict=True)
     ]
     return Tape(

@@ -97,6 +97,6 @@ def test_what_is_refused(options: dict[str, Any], error: type[Exception], messag
         compiled(Decoder(2), 2, **options)
 
 
-def test_a_pipeline_without_stages_says_how_to_mark_them() -> None:
-    with pytest.raises(AnnotationError, match=r"with annotate\.pipeline_stage\(1\)"):
-        compiled(Decoder(1), 2, mesh="pp=2")
+def test_a_model_with_fewer_ops_than_stages_is_refused() -> None:
+    with pytest.raises(AnnotationError, match="too few ops to be cut into 64 stages"):
+        compiled(Decoder(1, layers=1), 2, mesh="pp=64", cluster="h100")

@@ -14,21 +14,13 @@ import autopar
 from autopar import annotate
 from autopar.analysis.profiling import profile_compiled
 from autopar.cli.commands import main
-from autopar.cost import Cluster, evaluate_together
+from autopar.cost import evaluate_together
 from autopar.ir.parts import programs_of
 from autopar.pipeline.stages import bubble
 from autopar.planning.price import price
+from tests.partition.pipeline.models import FREE_LINKS
 
-COUNTED = Cluster.load("cpu")
-COUNTED = replace(
-    COUNTED,
-    memory_bytes_per_second=1e24,
-    launch_seconds=0.0,
-    links=tuple(
-        replace(each, alpha_seconds=1e-30, beta_seconds_per_byte=1e-30, collectives=())
-        for each in COUNTED.links
-    ),
-)
+COUNTED = replace(FREE_LINKS, memory_bytes_per_second=1e24, launch_seconds=0.0)
 """Where nothing takes time but products, so that all stages take as long."""
 
 WIDTH, ROWS = 512, 512

@@ -1,0 +1,158 @@
+"""Stages: from those of some forward ops to the stage of every op of a step.
+
+Stages are numbers that never decrease along the forward pass, and so never increase along the
+backward pass.
+
+* A forward op is in the stage that it was put into, or a later one if an operand is made there.
+* What only rearranges inputs, or makes constants, is where it is read first.
+* What has as many elements as a parameter, and is made for its gradient alone, is where that
+  parameter is read first.
+* Another backward op is in the stage of the forward op whose gradient it computes: that of what it
+  reads of the forward pass. A parameter that several stages read says so for the last of them from
+  which a gradient can come.
+* What only rearranges a gradient, or makes a constant, is where it is read last. Sums of several
+  gradients are in the first stage of those.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from autopar.ir.expr.expression import planned, prod
+from autopar.ir.ops.shape.view import FREE
+from autopar.ir.program import Function, Op
+
+Results = tuple[str, ...]
+
+MANY = 2
+"""Of so many gradients an op may make one, which is less to send than all of them."""
+
+
+class Stages:
+    """The stages of the forward and backward ops of a function.
+
+    Args:
+        function: The function; what is known of its forward ops is in `Op.stage`.
+
+    Attributes:
+        found: By the results of ops.
+        gradients: The results of ops that make gradients of parameters, for which no stage waits.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self._forward: dict[str, int] = {}
+        self._backward: dict[str, int] = {}
+        self._late: set[str] = set()
+        self._reading: dict[str, set[int]] = defaultdict(set)
+        forward = [op for op in function.ops if op.phase == "forward"]
+        backward = [op for op in function.ops if op.phase == "backward"]
+        for op in forward:
+            self._forward.update(dict.fromkeys(op.results, max(self._of_operands(op), op.stage)))
+            if self._is_prepared(op):
+                self._late.update(op.results)
+        self._move_to_readers(forward)
+        self._belongings = self._find_belongings(function, backward)
+        undecided = self._find_backward(backward)
+        self._find_by_readers(forward, backward, undecided)
+        made = {**self._forward, **self._backward}
+        self.gradients = {op.results for op in backward if op.results[0] in self._belongings}
+        self.found = {op.results: made.get(op.results[0], 0) for op in (*forward, *backward)}
+
+    def _of_operands(self, op: Op) -> int:
+        return max(
+            (self._forward[name] for name in op.operands if name in self._forward), default=0
+        )
+
+    def _is_prepared(self, op: Op) -> bool:
+        """Returns whether an op only rearranges inputs, or what is made of nothing."""
+        free = not op.operands or op.kind in FREE
+        return free and all(n not in self._forward or n in self._late for n in op.operands)
+
+    def _move_to_readers(self, forward: Sequence[Op]) -> None:
+        """Puts what is prepared where it is read first, and notes where inputs are read."""
+        for op in reversed(forward):
+            stages = {self._forward[op.results[0]]}
+            for name in self._late.intersection(op.results):
+                stages = self._reading.get(name) or {op.stage}
+                self._forward[name] = min(stages)
+            for name in op.operands:
+                if name not in self._forward or name in self._late:
+                    self._reading[name] |= stages
+
+    def _find_belongings(self, function: Function, backward: Sequence[Op]) -> dict[str, int]:
+        """Returns where the parameters are read for whose gradients alone values are made."""
+        wanted: dict[str, set[str]] = defaultdict(set)
+        found: dict[str, int] = {}
+        for op in reversed(backward):
+            parameters = {each for name in op.results for each in self._wanted(name, wanted)}
+            parameter = parameters.pop() if len(parameters) == 1 else ""
+            if parameter:
+                found.update(dict.fromkeys(op.results, min(self._reading[parameter])))
+            for name in op.operands:
+                is_as_large = parameter and _count(function, name) == _count(function, parameter)
+                wanted[name].add(parameter if is_as_large else "")
+        return found
+
+    def _wanted(self, name: str, wanted: Mapping[str, set[str]]) -> set[str]:
+        """Returns for the gradients of which parameters a value is read; "" for anything else."""
+        kind, slash, parameter = name.partition("/")
+        if kind == "grad" and slash and self._reading.get(parameter):
+            return {parameter}
+        return wanted.get(name, {""})
+
+    def _find_backward(self, backward: Sequence[Op]) -> list[Op]:
+        """Finds the stages of backward ops; returns those that depend on who reads them."""
+        undecided = []
+        for op in backward:
+            stages = [self._backward[name] for name in op.operands if name in self._backward]
+            known = [*self._read_of_forward(op, min(stages, default=None))]
+            if op.stage:
+                stage = op.stage
+            elif op.results[0] in self._belongings:
+                stage = self._belongings[op.results[0]]
+            elif known:
+                stage = max(known)
+            else:
+                stage = min(stages, default=0)
+                if len(stages) < MANY:
+                    undecided.append(op)
+            self._backward.update(dict.fromkeys(op.results, stage))
+        return undecided
+
+    def _read_of_forward(self, op: Op, latest: int | None) -> Iterator[int]:
+        """Yields the stages of what an op reads of the forward pass.
+
+        Args:
+            op: A backward op.
+            latest: The first stage from which it gets a gradient; None if it gets none.
+        """
+        for name in op.operands:
+            if name in self._forward and name not in self._late:
+                yield self._forward[name]
+            elif self._reading.get(name):
+                stages = self._reading[name]
+                yield max((s for s in stages if latest is None or s <= latest), default=min(stages))
+
+    def _find_by_readers(
+        self, forward: Sequence[Op], backward: Sequence[Op], undecided: Sequence[Op]
+    ) -> None:
+        """Puts ops that read one gradient at most where their results are read last."""
+        wanted: dict[str, int] = {}
+        moved = {op.results for op in undecided}
+        for op in reversed(backward):
+            own = [wanted[name] for name in op.results if name in wanted]
+            if own and op.results in moved:
+                self._backward.update(dict.fromkeys(op.results, max(own)))
+            stage = self._backward[op.results[0]]
+            for name in op.operands:
+                wanted[name] = max(wanted.get(name, stage), stage)
+        for op in forward:
+            for name in self._late.intersection(op.results):
+                if not self._reading.get(name):
+                    self._forward[name] = wanted.get(name, op.stage)
+
+
+def _count(function: Function, name: str) -> int:
+    """Returns how many elements a value has."""
+    return planned(prod(function.values[name].shape))
