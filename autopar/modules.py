@@ -82,8 +82,10 @@ def compile(
             marks them, and stage s runs on index s, modulo the size of the axis; a model without
             marks is cut so that a step takes the least predicted time. Microbatches pass from stage
             to stage.
-        schedule: In which order: `1f1b` (with several stages per index, the interleaved one),
-            `gpipe`, or `zb-h1`, in which gradients of weights fill the gaps.
+        schedule: In which order: `1f1b`, `interleaved` (the same, with two stages per index where
+            the model is cut automatically), `gpipe`, or those in which gradients of weights fill
+            the gaps: `zb-h1`, `zb-h2` (with more activations) and `zb-v` (two stages per index,
+            there and back).
         autocast: The dtype of matrix products, as `torch.autocast` has it.
         master_dtype: What trained parameters of fewer bits are stored and updated in, as
             `torch.float32` for a model in bfloat16.

@@ -139,6 +139,11 @@ class CompileOptions:
             )
         return replace(self, pipeline=pipeline, schedule=schedule)
 
+    def process_of(self, stage: int) -> int:
+        """Returns the index along the axis of the pipeline at which a stage runs."""
+        processes = self.mesh.axis_size(self.pipeline)
+        return SCHEDULES[self.schedule].pipeline(processes, stage + 1, 1).process_of(stage)
+
     def with_file(self, path: Path, spelled: Spelling = in_python) -> CompileOptions:
         """Returns the options with what an annotation file or a plan says besides.
 

@@ -111,7 +111,9 @@ def _compiled(
             observer(name, done)
 
     pinned = annotated(program, options, seen)
-    stages = stage_places(pinned, options.pipeline)
+    stages = {}
+    if options.pipeline:
+        stages = stage_places(pinned, options.pipeline, options.process_of)
     problem = Problem.from_program(pinned, options.cluster, stages=stages)
     lowering = lowering_of(problem, options, store)
     plan = found.plan if found is not None else planned(problem, lowering, options, watch)

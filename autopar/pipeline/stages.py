@@ -41,17 +41,17 @@ def _entries(program: Program, options: CompileOptions) -> Iterator[ReportEntry]
     )
     for (part, coords), part_waited in zip(kinds, waited, strict=True):
         peak = human_bytes(memory_timeline(part, coords).peak_bytes)
-        index, count = coords[options.pipeline], options.mesh.axis_size(options.pipeline)
+        index = coords[options.pipeline]
         detail = f"waits {human_seconds(part_waited)}, holds at most {peak}"
-        detail = f"{detail}; {_begins(part, index, count)}"
+        detail = f"{detail}; {_begins(part, index, options)}"
         yield ReportEntry(PIPELINE, f"{options.pipeline}={index}", detail)
 
 
-def _begins(part: Program, process: int, processes: int) -> str:
+def _begins(part: Program, process: int, options: CompileOptions) -> str:
     """Returns with which ops the stages of a process begin, in words."""
     first: dict[int, Op] = {}
     for op in part.main.ops:
-        computes = op.stage % processes == process and bool(op.operands)
+        computes = options.process_of(op.stage) == process and bool(op.operands)
         computes = computes and op.kind not in FREE and not is_collective(op.kind)
         if computes and op.phase == "forward" and not op.microbatch:
             first.setdefault(op.stage, op)

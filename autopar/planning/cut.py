@@ -37,7 +37,7 @@ from autopar.partition.pipeline.schedules import (
     SCHEDULES,
     WEIGHT,
     Clock,
-    Pipeline,
+    Schedule,
     Task,
 )
 
@@ -112,10 +112,10 @@ class Costs:
             return self.before[-1]
         return (self.step_seconds(way) - self.before[-1]) / (self.microbatches - 1)
 
-    def scheduled_seconds(self, way: Way, schedule: str) -> float:
+    def scheduled_seconds(self, way: Way, schedule: Schedule) -> float:
         """Returns what a step takes by a schedule."""
         ends = [*pairwise((0, *way.cuts))]
-        pipeline = Pipeline(len(ends), len(ends), self.microbatches)
+        pipeline = schedule.pipeline(len(ends) // schedule.turns, len(ends), self.microbatches)
 
         def seconds(task: Task) -> float:
             begin, end = ends[task.stage]
@@ -125,7 +125,7 @@ class Costs:
             cut = way.cuts[task.stage if task.phase == FORWARD else task.stage - 1]
             return self.sent[cut]
 
-        return Clock.of(pipeline, SCHEDULES[schedule](pipeline), seconds, delay).seconds
+        return Clock.of(pipeline, schedule.order(pipeline), seconds, delay).seconds
 
 
 def has_stages(program: Program) -> bool:
@@ -134,7 +134,7 @@ def has_stages(program: Program) -> bool:
 
 
 def cut_into_stages(program: Program, axis: str, schedule: str, cluster: Cluster) -> Program:
-    """Returns a program whose forward ops are in as many stages as an axis has processes.
+    """Returns a program whose forward ops are in as many stages as a schedule wants.
 
     It stays as it is where it has fewer ops than that.
 
@@ -145,13 +145,14 @@ def cut_into_stages(program: Program, axis: str, schedule: str, cluster: Cluster
         cluster: The hardware.
     """
     assert program.mesh is not None
-    stages = program.mesh.axis_size(axis)
+    wanted = SCHEDULES[schedule]
+    stages = program.mesh.axis_size(axis) * wanted.turns
     first = [op for op in program.main.ops if op.phase == "forward" and not op.microbatch]
     costs = costs_of(program, axis, cluster, first)
     ways = [way for part in WAITED if (way := best_way(costs, stages, part)) is not None]
     if not ways:
         return program
-    way = min(ways, key=lambda each: costs.scheduled_seconds(each, schedule))
+    way = min(ways, key=lambda each: costs.scheduled_seconds(each, wanted))
     return program.with_main(_staged(program.main, first, way.cuts))
 
 

@@ -20,7 +20,7 @@ smallest slice that holds two others is what the sets have in common.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -58,14 +58,16 @@ def place_of(layout: Layout) -> Place:
     return frozenset(layout.mesh.fixed)
 
 
-def stage_places(program: Program, axis: str) -> dict[int, Place]:
-    """Returns the slice of the mesh on which each stage runs; nothing without a pipeline."""
-    if not axis:
-        return {}
-    assert program.mesh is not None
-    size = program.mesh.axis_size(axis)
+def stage_places(program: Program, axis: str, process_of: Callable[[int], int]) -> dict[int, Place]:
+    """Returns the slice of the mesh on which each stage runs.
+
+    Args:
+        program: A serial program.
+        axis: The mesh axis along which stages lie.
+        process_of: Returns the index along it at which a stage runs.
+    """
     count = 1 + max(op.stage for op in program.main.ops)
-    return {stage: frozenset(((axis, stage % size),)) for stage in range(count)}
+    return {stage: frozenset(((axis, process_of(stage)),)) for stage in range(count)}
 
 
 def find_places(function: Function, stages: Mapping[int, Place] = NO_STAGES) -> Places:

@@ -12,7 +12,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar
 
 from autopar.cost import Cluster, evaluate
@@ -56,15 +55,21 @@ class Order:
         """Returns the program with its ops in order."""
         if not self.pipeline or program.mesh is None:
             return program
-        tasks = _Tasks(program.main, self.pipeline, program.mesh.axis_size(self.pipeline))
-        if not tasks.seen:
+        processes = program.mesh.axis_size(self.pipeline)
+        stages, microbatches = (
+            1 + max(getattr(op, name) for op in program.main.ops)
+            for name in ("stage", "microbatch")
+        )
+        pipeline = SCHEDULES[self.schedule].pipeline(processes, stages, microbatches)
+        tasks = _Tasks(program.main, self.pipeline, pipeline)
+        if not any(tasks.of_ops):
             return program
         return program.with_main(self._ordered(program, tasks))
 
     def _ordered(self, program: Program, tasks: _Tasks) -> Function:
         main, pipeline = program.main, tasks.pipeline
         seconds = self._seconds(program, tasks)
-        orders = SCHEDULES[self.schedule](pipeline)
+        orders = SCHEDULES[self.schedule].order(pipeline)
         clock = Clock.of(pipeline, orders, seconds, ahead=True)
         times = [
             _time(op, task, at in tasks.sends, clock)
@@ -90,15 +95,16 @@ class _Tasks:
     Args:
         main: The function, partitioned.
         axis: The mesh axis along which the stages lie.
-        processes: How many there are along that.
+        pipeline: Where each stage runs.
 
     Attributes:
+        pipeline: What is to be scheduled.
         of_ops: By position.
         sends: The positions of what hands results of a task to another process.
     """
 
-    def __init__(self, main: Function, axis: str, processes: int) -> None:
-        self._axis, self._processes = axis, processes
+    def __init__(self, main: Function, axis: str, pipeline: Pipeline) -> None:
+        self._axis, self.pipeline = axis, pipeline
         self._made: dict[str, Task] = {}
         self.sends: set[int] = set()
         self.of_ops: list[Task | None] = []
@@ -111,19 +117,6 @@ class _Tasks:
                 self._made.update(dict.fromkeys(op.results, task))
             self.of_ops.append(task)
         self._tell_weights_apart(main)
-
-    @property
-    def seen(self) -> set[Task]:
-        """Those of any op."""
-        return {task for task in self.of_ops if task is not None}
-
-    @cached_property
-    def pipeline(self) -> Pipeline:
-        """What is to be scheduled."""
-        stages, microbatches = (
-            1 + max(getattr(task, name) for task in self.seen) for name in ("stage", "microbatch")
-        )
-        return Pipeline(self._processes, stages, microbatches)
 
     def _tell_weights_apart(self, main: Function) -> None:
         """Finds the backward ops for which no other stage waits: those are tasks of their own."""
@@ -147,7 +140,7 @@ class _Tasks:
         if not is_collective(op.kind) or op.phase not in PHASES:
             return None
         source = next((task for name in op.operands if (task := self._made.get(name))), None)
-        if source is None or source.stage % self._processes == self._process(op):
+        if source is None or self.pipeline.process_of(source.stage) == self._process(op):
             return None
         return source
 
@@ -155,7 +148,7 @@ class _Tasks:
         process = self._process(op)
         if process is None or op.phase not in PHASES:
             return None
-        stage = op.stage if op.stage % self._processes == process else process
+        stage = op.stage if self.pipeline.process_of(op.stage) == process else process
         return Task(stage, op.microbatch, op.phase)
 
 

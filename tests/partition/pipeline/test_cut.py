@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import autopar
 from autopar import annotate
 from autopar.cost import Cluster
-from autopar.partition.pipeline.schedules import FORWARD
+from autopar.partition.pipeline.schedules import FORWARD, SCHEDULES
 from autopar.planning.cut import FINENESS, LEAST, Costs, best_way
 from autopar.planning.price import price
 from tests.partition.pipeline.models import (
@@ -120,20 +120,23 @@ def test_no_cut_between_layers_is_better(cluster: Cluster, vocabulary: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("mesh", "strategy", "options"),
+    ("mesh", "strategy", "schedule", "options"),
     [
-        ("pp=2", None, {}),
-        ("pp=4", None, {"tied": True}),
-        ("pp=3,tp=2", "tensor:tp", {"skips": True}),
-        ("dp=2,pp=3", "data:dp", {"tied": True, "skips": True}),
+        ("pp=2", None, "1f1b", {}),
+        ("pp=4", None, "gpipe", {"tied": True}),
+        ("pp=3,tp=2", "tensor:tp", "zb-h1", {"skips": True}),
+        ("dp=2,pp=3", "data:dp", "1f1b", {"tied": True, "skips": True}),
+        ("pp=2", None, "interleaved", {"skips": True}),
+        ("pp=2", None, "zb-v", {"tied": True}),
     ],
 )
 def test_a_model_that_is_cut_trains_as_on_one_device(
-    mesh: str, strategy: str | None, options: dict[str, bool], tmp_path: Path
+    mesh: str, strategy: str | None, schedule: str, options: dict[str, bool], tmp_path: Path
 ) -> None:
     model = Decoder(1, **options)
-    step = compiled(model, 3, mesh=mesh, strategy=strategy)
-    assert {op.stage for op in step.serial.main.ops} == set(range(step.mesh.axis_size("pp")))
+    step = compiled(model, 3, mesh=mesh, strategy=strategy, schedule=schedule)
+    stages = step.mesh.axis_size("pp") * SCHEDULES[schedule].turns
+    assert {op.stage for op in step.serial.main.ops} == set(range(stages))
     assert "stage 1 from " in step.summary()
     step.save(tmp_path / "build")
     found = on_virtual_mesh(tmp_path / "build", batch_of(6))

@@ -23,7 +23,7 @@ def test_ops_are_in_order_of_time_and_behind_what_they_read() -> None:
     assert [ops[at].results[0] for at in in_order(ops, times)] == ["c", "e", "a", "b", "d"]
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-h2"])
 def test_what_is_done_is_sent_before_another_task_begins(schedule: str) -> None:
     step = compiled(Decoder(3), 5, mesh="pp=3", strategy=None, schedule=schedule)
     for program in step.deployment.programs:

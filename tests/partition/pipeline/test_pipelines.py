@@ -32,6 +32,9 @@ from tests.runtime.job.real import run_ranks
         (2, 4, {"mesh": "pp=2", "schedule": "zb-h1"}),
         (4, 5, {"mesh": "pp=2", "schedule": "zb-h1"}),
         (4, 5, {"mesh": "pp=2"}),
+        (2, 4, {"mesh": "pp=2", "schedule": "zb-h2"}),
+        (4, 5, {"mesh": "pp=2", "schedule": "zb-v"}),
+        (6, 4, {"mesh": "pp=3", "schedule": "zb-v"}),
         (3, 2, {"mesh": "pp=3"}),
         (2, 4, {"mesh": "pp=2,dp=2", "strategy": "fsdp:dp"}),
         (2, 4, {"mesh": "dp=3,pp=2", "strategy": "data:dp"}),
@@ -66,7 +69,7 @@ def trained(processes: Processes, build: Path, microbatches: int) -> list[float]
         return [float(trainer.step(batch_of(2 * microbatches))) for _ in range(3)]
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-v"])
 def test_processes_compute_the_bits_of_the_virtual_mesh(tmp_path: Path, schedule: str) -> None:
     torch.manual_seed(0)
     build = tmp_path / "build"
@@ -89,7 +92,11 @@ def test_a_build_remembers_its_stages(tmp_path: Path) -> None:
     [
         ({"mesh": "pp=2", "pipeline": "stages"}, AnnotationError, "the mesh has no such axis"),
         ({"devices": 2}, InvalidInputError, "give mesh= in the place of devices="),
-        ({"mesh": "pp=2", "schedule": "2f2b"}, InvalidInputError, "'1f1b' or 'gpipe' or 'zb-h1'"),
+        (
+            {"mesh": "pp=2", "schedule": "2f2b"},
+            InvalidInputError,
+            "'1f1b' or 'interleaved' or 'gpipe'",
+        ),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -18,7 +18,7 @@ from autopar.cost import evaluate_together
 from autopar.ir.parts import programs_of
 from autopar.pipeline.stages import bubble
 from autopar.planning.price import price
-from tests.partition.pipeline.models import FREE_LINKS
+from tests.partition.pipeline.models import FREE_LINKS, Batch, on_virtual_mesh
 
 COUNTED = replace(FREE_LINKS, memory_bytes_per_second=1e24, launch_seconds=0.0)
 """Where nothing takes time but products, so that all stages take as long."""
@@ -43,11 +43,16 @@ class Chain(nn.Module):
 
 
 def compiled(stages: int, microbatches: int, **options: object) -> autopar.CompiledModel:
-    model = Chain(stages)
     rows = torch.zeros(ROWS * microbatches, WIDTH)
+    return compiled_step(Chain(stages), (rows, rows), microbatches, **options)
+
+
+def compiled_step(
+    model: nn.Module, batch: Batch, microbatches: int, **options: object
+) -> autopar.CompiledModel:
     return autopar.compile(
         model,
-        (rows, rows),
+        batch,
         loss=nn.functional.mse_loss,
         optimizer=torch.optim.SGD(model.parameters(), 0.1),
         accumulate=microbatches,
@@ -112,3 +117,40 @@ def test_a_user_sees_seconds_bubble_and_schedule(tmp_path: Path) -> None:
     assert rows[0].endswith("ddd")
     assert rows[3].startswith("...")
     assert "333aaa" in rows[3]
+
+
+class Deep(nn.Module):
+    """Layers that keep several activations each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for at, layer in enumerate(self.layers):
+            with annotate.pipeline_stage(at // 6):
+                x = x + torch.tanh(torch.sigmoid(layer(x)) * 2)
+        return x
+
+
+@pytest.mark.parametrize("mesh", ["pp=2", "pp=2,dp=2"])
+def test_a_limit_of_memory_is_one_of_each_stage(mesh: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, batch = Deep(), (torch.randn(384, 16), torch.randn(384, 16))
+
+    def trained(**options: object) -> tuple[list[int], list[float]]:
+        step = compiled_step(model, batch, 6, mesh=mesh, **options)
+        step.save(tmp_path / f"build{len(options)}")
+        peaks = [
+            each.peak_bytes for each in profile_compiled(step.serial, step.deployment, FREE_LINKS)
+        ]
+        return peaks, on_virtual_mesh(tmp_path / f"build{len(options)}", batch)
+
+    free, wanted = trained()
+    assert free[0] > free[1]
+    limit = (free[0] + free[1]) // 2
+    held, losses = trained(memory=limit)
+    assert held[0] <= limit
+    # The last stage has room enough, and does as before.
+    assert held[1] == free[1]
+    assert losses == wanted

@@ -37,8 +37,8 @@ def kept(orders: Orders) -> list[int]:
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 def test_all_is_done_once_and_nobody_waits_for_ever(schedule: str) -> None:
     for processes, stages, microbatches in product(range(1, 6), range(1, 12), (1, 2, 3, 5, 8, 9)):
-        pipeline = Pipeline(processes, stages, microbatches)
-        orders = SCHEDULES[schedule](pipeline)
+        pipeline = SCHEDULES[schedule].pipeline(processes, stages, microbatches)
+        orders = SCHEDULES[schedule].order(pipeline)
         wanted = set(
             map(
                 Task._make, product(range(stages), range(microbatches), (FORWARD, BACKWARD, WEIGHT))
@@ -58,7 +58,7 @@ BUBBLES = {
 }
 
 
-@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+@pytest.mark.parametrize("schedule", sorted(BUBBLES))
 @pytest.mark.parametrize(("processes", "rounds"), [(2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (4, 4)])
 @pytest.mark.parametrize("taken", [(1.0, 1.0, 1.0), (1.0, 2.0, 0.0)])
 def test_bubbles_are_those_that_are_published(
@@ -66,20 +66,51 @@ def test_bubbles_are_those_that_are_published(
 ) -> None:
     seconds = dict(zip((FORWARD, BACKWARD, WEIGHT), taken, strict=True))
     pipeline = Pipeline(processes, processes * rounds, 4 * processes)
-    clock = Clock.of(pipeline, SCHEDULES[schedule](pipeline), lambda task: seconds[task.phase])
+    clock = Clock.of(
+        pipeline, SCHEDULES[schedule].order(pipeline), lambda task: seconds[task.phase]
+    )
     ideal = 4 * processes * rounds * sum(taken)
     assert clock.seconds - ideal == (processes - 1) * BUBBLES[schedule](*taken)
 
 
 def test_activations_that_are_kept() -> None:
     pipeline = Pipeline(4, 4, 8)
-    assert kept(SCHEDULES["gpipe"](pipeline)) == [8, 8, 8, 8]
-    assert kept(SCHEDULES["1f1b"](pipeline)) == [4, 3, 2, 1]
-    assert kept(SCHEDULES["zb-h1"](pipeline)) == [4, 4, 4, 4]
+    assert kept(SCHEDULES["gpipe"].order(pipeline)) == [8, 8, 8, 8]
+    assert kept(SCHEDULES["1f1b"].order(pipeline)) == [4, 3, 2, 1]
+    assert kept(SCHEDULES["zb-h1"].order(pipeline)) == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize(("processes", "microbatches"), [(2, 8), (4, 8), (4, 16), (8, 32)])
+def test_stages_in_a_v_wait_less_with_as_many_activations(
+    processes: int, microbatches: int
+) -> None:
+    v, straight = (
+        SCHEDULES[name].pipeline(processes, processes * SCHEDULES[name].turns, microbatches)
+        for name in ("zb-v", "zb-h1")
+    )
+    orders = SCHEDULES["zb-v"].order(v)
+    # Its stages are half as long.
+    halves = Clock.of(v, orders, seconds).seconds / 2
+    whole = Clock.of(straight, SCHEDULES["zb-h1"].order(straight), seconds).seconds
+    assert halves < whole or processes == 2
+    assert halves <= whole
+    assert max(kept(orders)) <= 2 * processes
+
+
+def test_more_activations_hide_backward_passes_that_take_longer() -> None:
+    taken = {FORWARD: 1.0, BACKWARD: 2.0, WEIGHT: 1.0}
+    pipeline = Pipeline(4, 4, 16)
+    waited = {
+        name: Clock.of(pipeline, SCHEDULES[name].order(pipeline), lambda t: taken[t.phase]).seconds
+        - 16 * 4
+        for name in ("zb-h1", "zb-h2")
+    }
+    assert waited["zb-h2"] < waited["zb-h1"]
+    assert kept(SCHEDULES["zb-h2"].order(pipeline)) == [7, 7, 7, 7]
 
 
 def test_processes_that_wait_for_one_another_are_noticed() -> None:
     pipeline = Pipeline(2, 2, 1)
-    first, second = SCHEDULES["1f1b"](pipeline)
+    first, second = SCHEDULES["1f1b"].order(pipeline)
     with pytest.raises(ValueError, match="all processes wait for one another"):
         Clock.of(pipeline, [first[::-1], second], seconds)
