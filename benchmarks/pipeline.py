@@ -139,6 +139,7 @@ COMPARED = {
     "1F1B": ("Schedule1F1B", "1f1b", 1),
     "interleaved 1F1B": ("ScheduleInterleaved1F1B", "1f1b", 2),
     "zero bubble": ("ScheduleInterleavedZeroBubble", "zb-h1", 2),
+    "in a V": ("ScheduleZBVZeroBubble", "zb-v", 2),
 }
 """Torch's schedules and ours, and how many stages a process has."""
 
@@ -243,7 +244,9 @@ def torch_step(
     where = f"tcp://{place.address}:{place.port}"
     dist.init_process_group("gloo", init_method=where, rank=place.rank, world_size=place.size)
     model, _ = made(seconds, stages)
-    numbers = range(place.rank, stages, place.size)
+    last_in_v = stages - 1 - place.rank
+    is_v = schedule == COMPARED["in a V"][0]
+    numbers = [place.rank, last_in_v] if is_v else [*range(place.rank, stages, place.size)]
     parts = [Stage(model, number) for number in numbers]
     piped = [
         PipelineStage(part, number, stages, torch.device("cpu"))

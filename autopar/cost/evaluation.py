@@ -24,7 +24,7 @@ from autopar.cost.communicated import collective_seconds, communicated_bytes
 from autopar.cost.flops import product_flops
 from autopar.cost.op_cost import NOTHING, OpCost
 from autopar.cost.roofline import local_bytes, op_seconds
-from autopar.ir.collectives import COMM, axes_of_group, declared, is_collective
+from autopar.ir.collectives import COMM, axes_of_group, declared, is_collective, link_of
 from autopar.ir.expr.at_rank import args_at, value_at
 from autopar.ir.expr.expression import AsPlanned
 from autopar.ir.memory.transfers import ENDED, STARTED
@@ -198,7 +198,7 @@ class Evaluator:
         values = {name: value_at(value, self.coords) for name, value in function.values.items()}
         costs = tuple(self.cost(op, values) for op in function.ops)
         links = {
-            at: f"{op.arg('group', self._axes(op))} {op.arg('among', '')}"
+            at: link_of(op) or " ".join(self._axes(op))
             for at, op in enumerate(function.ops)
             if apart and is_collective(op.kind) and not apart.isdisjoint(self._axes(op))
         }
@@ -256,7 +256,7 @@ class Evaluator:
             return NOTHING
         args = dict(args_at(op.args, self.coords)) if declaration.halo else {}
         moved = args, operand.known_shape, result.known_shape, result.itemsize
-        if _is_between_two(op):
+        if link_of(op):
             declaration = replace(declaration, price=POINT_TO_POINT)
         stored = math.prod(result.known_shape) * result.itemsize
         seconds = collective_seconds(declaration, *moved, axes, self.model)
@@ -303,11 +303,6 @@ class Evaluator:
 
 _ALONE = ProcessMesh.of_shape((1,), ("alone",))
 """The mesh of a single process, for ops whose shapes are local already."""
-
-
-def _is_between_two(op: Op) -> bool:
-    """Whether a collective's group has a member on each of two slices, as its name says later."""
-    return op.arg("among") is not None or ":" in str(op.arg("group", ""))
 
 
 def _plain(arg: Arg) -> Arg:

@@ -74,7 +74,7 @@ class Start:
         sums_only: Whether that holds of sums of `PLAIN_DTYPES` only: others aren't formed by the
             backend alone.
         alone: Whether one of the kind is under way at a time, since it takes the memory of a whole
-            tensor.
+            tensor; of moves between slices, one between the same two.
         keeps_operand: Whether the operand itself is sent, and stays until somebody waits. Then
             nothing is started that no op reads.
         replaces_operand: Whether the result may be written over an operand that nobody else reads.
@@ -193,6 +193,16 @@ def axes_of_group(op: Op) -> tuple[str, ...]:
     """Returns the mesh axes along which an op communicates; none of other ops, or after mapping."""
     axes = op.arg("axes") if is_collective(op.kind) else None
     return tuple(map(str, axes)) if isinstance(axes, tuple) else ()
+
+
+def link_of(op: Op) -> str:
+    """Returns between which slices of the mesh an op moves something, in order; "" of others."""
+    among = op.arg("among")
+    if among is not None:
+        return f"{axes_of_group(op)} {among}"
+    # After mapping, the name of the group says it.
+    group = str(op.arg("group", ""))
+    return group if is_collective(op.kind) and ":" in group else ""
 
 
 def declared(kind: str, loc: Loc = UNKNOWN) -> Declaration:

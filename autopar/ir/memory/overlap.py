@@ -2,8 +2,9 @@
 
 The runtime starts a collective where the program has it, if its declaration says so, and waits
 where the result is read first: by an op, by what is written into a stored input, or by who looks at
-it before that. Of those that are alone, the next one waits for the one before. What nobody has
-waited for when all ops are done is awaited then: a collective ends before its memory is freed.
+it before that. Of those that are alone, the next one waits for the one before; of moves between
+slices of the mesh, for that between the same two. What nobody has waited for when all ops are done
+is awaited then: a collective ends before its memory is freed.
 
 The emitter writes code by this plan, and memory is predicted by it.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autopar.ir.collectives import DECLARED
+from autopar.ir.collectives import DECLARED, link_of
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.memory.updates import Writes
 from autopar.ir.program import Function, Op, Value
@@ -89,20 +90,20 @@ def _needed(writes: Writes, at: int) -> Iterable[str]:
 
 
 class _Plan:
-    """The plan while it grows, and the kinds of what is under way, by their results."""
+    """The plan while it grows, and kinds and links of what is under way, by their results."""
 
     def __init__(self) -> None:
         self.before: dict[int, tuple[str, ...]] = {}
         self.after: dict[int, tuple[str, ...]] = {}
-        self.pending: dict[str, str] = {}
+        self.pending: dict[str, tuple[str, str]] = {}
 
     def wait(self, where: dict[int, tuple[str, ...]], at: int, names: Iterable[str]) -> None:
         if found := tuple(name for name in names if self.pending.pop(name, None)):
             where[at] = (*where.get(at, ()), *found)
 
     def start(self, at: int, op: Op) -> None:
-        start = DECLARED[op.kind].start
+        start, own = DECLARED[op.kind].start, (op.kind, link_of(op))
         if start is not None and start.alone:
-            others = [name for name, kind in self.pending.items() if kind == op.kind]
+            others = [name for name, each in self.pending.items() if each == own]
             self.wait(self.before, at, others)
-        self.pending[op.results[0]] = op.kind
+        self.pending[op.results[0]] = own
