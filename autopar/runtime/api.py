@@ -30,13 +30,9 @@ from autopar.base.arguments import (
 from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.builds.files import Build, read_build
 from autopar.ir.program import Program
-from autopar.runtime.execute.distributed import (
-    DEFAULT_START_TIMEOUT,
-    DEFAULT_TIMEOUT,
-    Session,
-    read_or_tell,
-)
+from autopar.runtime.execute.distributed import read_or_tell
 from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.session import Session
 from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.virtual import VirtualMesh
 from autopar.runtime.failure.failure import RankFailure
@@ -44,6 +40,7 @@ from autopar.runtime.files.checked_build import check_files, check_weights
 from autopar.runtime.files.tensors import read_arrays, save_arrays
 from autopar.runtime.init.initialize import MakeModel
 from autopar.runtime.job.launcher import launch
+from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.ports.open_inputs import complete_inputs, ranks_for, serial_for
 from autopar.runtime.ports.ports import (

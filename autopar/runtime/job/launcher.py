@@ -17,8 +17,8 @@ from torch import Tensor
 from autopar.base.arguments import COUNT, FLAG, NAMES, SECONDS, expect
 from autopar.base.errors import RuntimeFailure
 from autopar.ir.builds.files import read_build
-from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.files.scratch import scratch_folder
+from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.torchrun import (
     BACKEND,
     SHUTDOWN_SECONDS,

@@ -19,9 +19,10 @@ from autopar.ir.builds.files import Build, read_build
 from autopar.ir.expr.at_sizes import OpenSignature, Sizes
 from autopar.ir.expr.expression import Size
 from autopar.ir.program import Port, Program
-from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT, Session
+from autopar.runtime.execute.session import Session
 from autopar.runtime.execute.sized import KEPT_SIZES
 from autopar.runtime.job.closing import Closing, close_at_exit
+from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.job.torchrun import BACKEND
 from autopar.runtime.ports.index_bounds import IndexBounds
