@@ -61,7 +61,7 @@ def prepare_on_first(
                 processes.size,
                 seconds,
                 supervisor.board.first,
-                lost=supervisor.lost_store,
+                lost=supervisor.processes.lost_store,
             )
             messages.from_first("prepared")
     finally:
