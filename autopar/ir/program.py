@@ -349,6 +349,11 @@ class Port:
     options: tuple[tuple[str, Arg], ...] = ()
 
     @property
+    def user_label(self) -> str:
+        """What the user calls it: its label, or the name of the value where it has none."""
+        return self.label or self.name
+
+    @property
     def known_shape(self) -> tuple[int, ...]:
         """The global shape, of which all sizes are numbers.
 

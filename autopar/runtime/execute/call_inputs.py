@@ -13,7 +13,7 @@ from autopar.runtime.ports.batches import looks_like_a_part
 from autopar.runtime.ports.dense import odd_kind
 from autopar.runtime.ports.index_bounds import IndexBounds
 from autopar.runtime.ports.open_inputs import sizes_of_inputs
-from autopar.runtime.ports.ports import Arrays, check_inputs, label_of, user_inputs
+from autopar.runtime.ports.ports import Arrays, check_inputs, user_inputs
 from autopar.runtime.state.open_state import OpenState
 
 
@@ -44,7 +44,7 @@ class CallInputs:
         self._open_state = open_state
         self._processes = processes
         self._bounds = IndexBounds(serial)
-        self.names = {label_of(port): port.name for port in user_inputs(program)}
+        self.names = {port.user_label: port.name for port in user_inputs(program)}
 
     def checked(self, given: Arrays) -> tuple[Sized, dict[str, Tensor]]:
         """Returns the rank at the sizes of global inputs, and these by value name.
@@ -69,7 +69,7 @@ class CallInputs:
         return {label: tensors[name] for label, name in self.names.items() if name in tensors}
 
     def _looks_like_a_part(self, program: Program, given: Arrays) -> bool:
-        known = {label_of(port): port for port in user_inputs(program)}
+        known = {port.user_label: port for port in user_inputs(program)}
         names = [name for name in known.keys() & given.keys() if not odd_kind(given[name])]
         shapes = [getattr(given[name], "shape", ()) for name in names]
         wanted = [known[name].known_shape for name in names]

@@ -35,7 +35,6 @@ from autopar.runtime.ports.ports import (
     check_present,
     default_of,
     is_open_state,
-    label_of,
     labelled,
     plain_outputs,
     rank_arguments,
@@ -125,7 +124,7 @@ class Session(Closing):
                 found = here.gathering.outputs({at: results[at] for at in wanted})
             else:
                 found = {
-                    ports[at].name if ports[at].part else label_of(ports[at]): results[at].clone()
+                    ports[at].name if ports[at].part else ports[at].user_label: results[at].clone()
                     for at in wanted
                 }
             here.write_back(results, tensors)
@@ -155,7 +154,7 @@ class Session(Closing):
             results = self._results(here, tensors)
             ports = here.program.signature.outputs
             for at in self._pieces_to_write:
-                if (whole := outputs.get(label_of(ports[at]))) is not None:
+                if (whole := outputs.get(ports[at].user_label)) is not None:
                     write_piece(whole, ports[at], results[at].cpu())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor] | None:
@@ -238,7 +237,7 @@ class Session(Closing):
         with self.reported():
             ports = self.program.signature.inputs
             written = [port for port in ports if port.name in self._keeping.written]
-            drawn = [p.name for p in written if not absent or label_of(p) in missing]
+            drawn = [p.name for p in written if not absent or p.user_label in missing]
             self._first.note_drawn({name: self.weights[name] for name in drawn})
 
     def state_dict(self, *, rank0_only: bool = False) -> dict[str, Tensor]:
