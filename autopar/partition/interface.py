@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from autopar.base.errors import VerificationError
 from autopar.cost.windows import WindowWay, window_ways
+from autopar.ir.dims import DimLayout, block_size, dim_axes
 from autopar.ir.expr.facts import may_be
-from autopar.ir.layout import DimLayout, Layout, block_size, dim_axes
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.nothing import IDENTITY
 from autopar.ir.ops import rule_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from autopar.ir.layout import MONOIDS, ORIGIN_KINDS, Layout, dim_axes, dim_size
+from autopar.ir.dims import dim_axes, dim_size
+from autopar.ir.layout import MONOIDS, ORIGIN_KINDS, Layout
 from autopar.ir.ops import rule_of
 from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Program, Value
 from autopar.ir.rules.alike import call_key
