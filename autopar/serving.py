@@ -18,7 +18,7 @@ from autopar.base.arguments import Kind, expect
 from autopar.base.errors import InvalidInputError
 from autopar.compiled import CompiledModel
 from autopar.onnx_models import compile_onnx
-from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
+from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.serving.session import BuildSession
 
 _MODEL = Kind(

@@ -26,7 +26,7 @@ from compile_time import RANK_TABLE, model_file
 from torch import Tensor
 
 import autopar
-from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute.session import Session
 
 Dims = Mapping[str, int]
 STATIC: Dims = {"batch_size": 8, "sequence_length": 128}

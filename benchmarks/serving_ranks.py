@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute.session import Session
 from autopar.runtime.job.closing import Closing
 from autopar.runtime.job.processes import Processes
 

@@ -11,7 +11,7 @@ import torch
 from autopar.annotate.mark import shard
 from autopar.annotate.mesh import MeshLike
 from autopar.base.errors import AnnotationError, near_misses
-from autopar.ir.layout import DimMapping
+from autopar.ir.dims_mapping import DimMapping
 
 Key = str | int
 """An operand by position or parameter, or a result, of a call."""

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.base.errors import AnnotationError, near_misses
-from autopar.ir.layout import Origin, dim_axes, dim_of_entry
+from autopar.ir.dims import dim_axes
+from autopar.ir.dims_mapping import dim_of_entry
+from autopar.ir.layout import Origin
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, OpDist, Pending, Program, Value
 from autopar.ir.text.layouts import Entry

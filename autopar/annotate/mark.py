@@ -19,7 +19,7 @@ from torch.utils._pytree import register_constant
 
 from autopar.annotate.mesh import MeshLike, as_mesh
 from autopar.base.errors import AnnotationError
-from autopar.ir.layout import DimMapping
+from autopar.ir.dims_mapping import DimMapping
 from autopar.ir.mark import Mark, mask_of, partial_of
 from autopar.ir.mesh import ProcessMesh
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from autopar.annotate import call, mark
 from autopar.annotate.mesh import MeshLike
 from autopar.ir import mesh as process_mesh
-from autopar.ir.layout import DimMapping
+from autopar.ir.dims_mapping import DimMapping
 
 
 def ProcessMesh(

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autopar.base.units import human_bytes
-from autopar.ir.layout import DimLayout, Layout, dim_axes
+from autopar.ir.dims import DimLayout, dim_axes
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import OpDist
 from autopar.ir.text.layouts import dims_mapping_text, entry_text

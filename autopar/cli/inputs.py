@@ -30,7 +30,7 @@ def read_inputs(build: Path, specs: tuple[str, ...], seed: int | None) -> dict[s
     from autopar.runtime.ports import ports
 
     arrays = api.read_inputs(build, specs, seed=seed)
-    wanted = {port.label or port.name: port for port in ports.user_inputs(read_build(build).serial)}
+    wanted = {port.user_label: port for port in ports.user_inputs(read_build(build).serial)}
     needed = [label for label, port in wanted.items() if ports.default_of(port) is None]
     missing = [label for label in needed if label not in arrays]
     # A name that is wrong explains one that is missing, and is reported with it.

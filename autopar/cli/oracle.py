@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autopar.base.errors import InvalidInputError
-from autopar.ir.program import SEED, Port, Program
+from autopar.ir.program import SEED, Program
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,9 +55,9 @@ class OnnxRuntime:
         self._program = program
         self._state = [port for port in program.signature.inputs if port.role == "state"]
         given = (port for port in user_inputs(program) if port.role != SEED)
-        wanted = [_label(port) for port in (*given, *self._state)]
+        wanted = [port.user_label for port in (*given, *self._state)]
         self._compare_names("inputs", self.inputs, wanted)
-        expected = [_label(port) for port in program.signature.outputs]
+        expected = [port.user_label for port in program.signature.outputs]
         self._compare_names("outputs", self.outputs, expected)
         self.random = _random_outputs(program)
         self.outputs = [name for name in self.outputs if name not in self.random]
@@ -99,7 +99,7 @@ class OnnxRuntime:
         from autopar.runtime.ports.open_inputs import sizes_of_inputs
 
         sizes = sizes_of_inputs(self._program, inputs) if self._state else {}
-        first = {_label(port): port_at(port, sizes) for port in self._state}
+        first = {port.user_label: port_at(port, sizes) for port in self._state}
         return {
             label: torch.full(port.known_shape, port.fill or 0, dtype=TORCH_DTYPES[port.dtype])
             for label, port in first.items()
@@ -119,8 +119,4 @@ def _random_outputs(program: Program) -> tuple[str, ...]:
     for op in program.main.ops:
         if not drawn.isdisjoint(op.operands):
             drawn.update(op.results)
-    return tuple(_label(port) for port in program.signature.outputs if port.name in drawn)
-
-
-def _label(port: Port) -> str:
-    return port.label or port.name
+    return tuple(port.user_label for port in program.signature.outputs if port.name in drawn)

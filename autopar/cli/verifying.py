@@ -95,7 +95,7 @@ def verify_command(
     arrays = read_inputs(build, inputs, seed)
     drawing = seed_input(found.serial)
     if drawing is not None:
-        arrays.setdefault(drawing.label or drawing.name, seed)
+        arrays.setdefault(drawing.user_label, seed)
     with status("comparing all ranks"):
         result = api.verify(build, arrays, per_op=per_op, tolerance=tolerance)
     show_verdicts(report.render_verification(result, found.deployment.world_size))

@@ -8,7 +8,7 @@ from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost.flops import product_flops
 from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.layout import dim_axes
+from autopar.ir.dims import dim_axes
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, Program

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.cost.cluster import Cluster
+from autopar.ir.dims import block_size
 from autopar.ir.dtypes import DTYPE_BYTES, INDEXES
 from autopar.ir.expr.expression import planned, prod
-from autopar.ir.layout import block_size
 from autopar.ir.program import OpDist
 from autopar.ir.rules.distribution import local_points
 from autopar.ir.rules.rule import Dims, Rule, TensorType

@@ -14,9 +14,10 @@ from itertools import combinations
 from autopar.cost.evaluation import Evaluator
 from autopar.ir import emitted
 from autopar.ir.collectives import REDISTRIBUTE
+from autopar.ir.dims import local_dim_size, whole
 from autopar.ir.expr.at_rank import shape_at
 from autopar.ir.expr.expression import IntExpr
-from autopar.ir.layout import Layout, local_dim_size, whole
+from autopar.ir.layout import Layout
 from autopar.ir.program import Arg, Op, OpDist, Ref, Value
 from autopar.ir.rules.distribution import (
     consumed,

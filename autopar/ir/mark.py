@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autopar.base.errors import AnnotationError
-from autopar.ir.layout import MONOIDS, DimMapping, Layout, check_length
+from autopar.ir.dims_mapping import DimMapping, check_length
+from autopar.ir.layout import MONOIDS, Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.cursor import TextError
 from autopar.ir.text.parse_parts import parse_arg

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 
 from autopar.base.errors import UNKNOWN, Loc
+from autopar.ir.dims import DimLayout
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shape_str
-from autopar.ir.layout import DimLayout, Layout, Origin
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 
 _NUMBERS = frozenset((int,))
@@ -347,6 +348,11 @@ class Port:
     aliases: tuple[str, ...] = ()
     part: Part | None = None
     options: tuple[tuple[str, Arg], ...] = ()
+
+    @property
+    def user_label(self) -> str:
+        """What the user calls it: its label, or the name of the value where it has none."""
+        return self.label or self.name
 
     @property
     def known_shape(self) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 
+from autopar.ir.dims import DimLayout
 from autopar.ir.expr.expression import Expr, IntExpr, Size, sizes_of
-from autopar.ir.layout import DimLayout
 from autopar.ir.program import Arg, Function, Op, Port, Program
 
 

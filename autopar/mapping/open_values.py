@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from autopar.ir.dims import block_of
 from autopar.ir.expr.arrays import Ints
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, substitute
-from autopar.ir.layout import block_of
 
 _FIRST = -(2**62)
 _LAST = _FIRST + 2**32

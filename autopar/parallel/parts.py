@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
+from autopar.ir.dims import dim_axes, dim_size
 from autopar.ir.expr.expression import IntExpr
-from autopar.ir.layout import Layout, dim_axes, dim_size
+from autopar.ir.layout import Layout
 from autopar.runtime.ports.boxes import box_shape, layout_box
 
 Shape = tuple[int, ...]

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
+from autopar.ir.dims import dim_axes, dim_size
 from autopar.ir.expr.expression import evaluate
-from autopar.ir.layout import Layout, dim_axes, dim_size
+from autopar.ir.layout import Layout
 from autopar.runtime.collectives.sending import sent_to_all
 from autopar.runtime.ports.boxes import Box, box_shape, layout_box, take
 from autopar.runtime.state.placements import as_dtensor, placements_of

@@ -18,13 +18,12 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.runtime.agree.handshake import meet
 from autopar.runtime.agree.sums import Sums
 from autopar.runtime.collectives.groups import Group, ProcessGroups
-from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT
 from autopar.runtime.failure.connecting import connected
 from autopar.runtime.failure.supervise import Supervisor
 from autopar.runtime.job.closing import Closing, close_at_exit
 from autopar.runtime.job.device import backend_of
 from autopar.runtime.job.messages import Messages
-from autopar.runtime.job.patience import Patience
+from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, Patience
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.job.world import World, interface_of
 from autopar.runtime.state.placements import device_mesh_of

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autopar.base.errors import VerificationError
+from autopar.ir.dims import local_extent
 from autopar.ir.expr.expression import Coord, IntExpr, maximum, minimum
-from autopar.ir.layout import Layout, local_extent
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import BoxDim, Port, Signature, Value
 

@@ -15,8 +15,9 @@ from autopar.cost.evaluation import Evaluator
 from autopar.cost.reshard.making import Making
 from autopar.cost.reshard.planner import ReshardPlanner
 from autopar.cost.windows import WindowWay
+from autopar.ir.dims import dim_axes
 from autopar.ir.dtypes import DTYPE_BYTES
-from autopar.ir.layout import Layout, dim_axes
+from autopar.ir.layout import Layout
 from autopar.ir.program import Op
 
 Lifetime = tuple[str, int]

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 from autopar.base.errors import VerificationError
 from autopar.cost.windows import WindowWay, window_ways
+from autopar.ir.dims import DimLayout, block_size, dim_axes
 from autopar.ir.expr.facts import may_be
-from autopar.ir.layout import DimLayout, Layout, block_size, dim_axes
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.nothing import IDENTITY
 from autopar.ir.ops import rule_of
-from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value, refs
+from autopar.ir.program import Arg, Function, Op, OpDist, Program, Value, refs
+from autopar.ir.rules.alike import call_key
 from autopar.ir.rules.distribution import (
     consumed,
     produced,
@@ -68,7 +70,7 @@ class Interfaces:
             raise _error(op, f"{why}; partition needs a completed and legalized program")
         if op.kind in _CONTROL:
             return _CONTROL[op.kind](self.program, op, dist, function)
-        key = _key(op, dist, function.values)
+        key = call_key(op, dist, function.values)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = _derive(op, dist, function.values)
@@ -77,21 +79,6 @@ class Interfaces:
 
 def _error(op: Op, why: str) -> VerificationError:
     return VerificationError("can't partition", [f"{print_op(op, {})}: {why}"])
-
-
-def _key(op: Op, dist: OpDist, values: Mapping[str, Value]) -> object:
-    types = tuple(
-        (value.shape, value.dtype)
-        for value in (values[name] for name in (*op.operands, *op.results))
-    )
-    return op.kind, tuple((name, _mask(arg)) for name, arg in op.args), types, dist
-
-
-def _mask(arg: Arg) -> object:
-    """The argument, with its type (1 equals True and 1.0) and without the names of values."""
-    if isinstance(arg, tuple):
-        return tuple(_mask(item) for item in arg)
-    return Ref if isinstance(arg, Ref) else (type(arg), arg)
 
 
 def _derive(op: Op, dist: OpDist, values: Mapping[str, Value]) -> Interface:

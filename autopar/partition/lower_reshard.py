@@ -24,11 +24,8 @@ from autopar.ir.collectives import (
     REDISTRIBUTE,
     REDUCE_SCATTER,
 )
-from autopar.ir.expr.expression import IntExpr, exact_quotient, minimum, prod
-from autopar.ir.expr.facts import can_exceed
-from autopar.ir.layout import (
+from autopar.ir.dims import (
     DimLayout,
-    Layout,
     SubDim,
     block_index,
     block_size,
@@ -37,6 +34,9 @@ from autopar.ir.layout import (
     local_dim_size,
     local_extent,
 )
+from autopar.ir.expr.expression import IntExpr, exact_quotient, minimum, prod
+from autopar.ir.expr.facts import can_exceed
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg
 from autopar.ir.rules.numbering import Numbering

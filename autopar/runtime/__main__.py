@@ -11,11 +11,12 @@ from pathlib import Path
 from torch import Tensor
 
 from autopar.base.errors import AutoparError
-from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT, Session
 from autopar.runtime.execute.libraries import import_modules
+from autopar.runtime.execute.session import Session
 from autopar.runtime.failure.telling import tell
 from autopar.runtime.files.tensors import check_output, read_arrays, save_arrays
 from autopar.runtime.job.parent import end_with_parent
+from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.ports.open_inputs import complete_inputs
 from autopar.runtime.ports.ports import input_types, with_seed

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autopar.annotate import ProcessMesh, offload, shard, shard_mask
 from autopar.annotate.mark import mark_op
 from autopar.base.errors import AnnotationError
-from autopar.ir.layout import DimMapping
+from autopar.ir.dims_mapping import DimMapping
 from autopar.ir.mark import Mark
 
 MESH = ProcessMesh([[4, 5], [6, 7]], ["dp", "tp"])

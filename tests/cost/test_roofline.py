@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autopar.cost import Cluster, local_bytes, local_operations, op_seconds
-from autopar.ir.layout import SubDim
+from autopar.ir.dims import SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RULES
 from autopar.ir.program import OpDist

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.builds.manifest import FileEntry, Manifest, ReportEntry
 from autopar.ir.deployment import Deployment, RankEntry
+from autopar.ir.dims import DimLayout, SubDim
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import Binary, Coord, IntExpr, Size, ceildiv, maximum, prod
-from autopar.ir.layout import MONOIDS, DimLayout, Layout, Origin, SubDim
+from autopar.ir.layout import MONOIDS, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
     PHASES,

@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.base.errors import AnnotationError
-from autopar.ir.expr.expression import evaluate
-from autopar.ir.layout import (
+from autopar.ir.dims import (
     DimLayout,
-    DimMapping,
-    Layout,
     SubDim,
     dim_size,
     dim_str,
@@ -24,6 +21,9 @@ from autopar.ir.layout import (
     local_extent,
     normalize_dim,
 )
+from autopar.ir.dims_mapping import DimMapping
+from autopar.ir.expr.expression import evaluate
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from tests.ir import strategies
 

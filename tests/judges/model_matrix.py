@@ -119,7 +119,7 @@ def judge_amplified(model: LoadedModel, found: Mapping[str, Tensor]) -> list[str
     another order shows by how much; twice that is allowed.
     """
     program, weights = model.imported.program, dict(model.imported.weights)
-    names = {port.label or port.name: port.name for port in program.signature.inputs}
+    names = {port.user_label: port.name for port in program.signature.inputs}
     inputs = {names[label]: torch.as_tensor(array) for label, array in model.inputs.items()}
     serial = run_serial(program, weights, model.inputs)
     allowed = dict.fromkeys(serial, 0.0)

@@ -43,7 +43,7 @@ def run_reassociated(
         results = _run(op, operands)
         for at, (name, tensor) in enumerate(zip(op.results, results, strict=True)):
             values[name] = _permuted(tensor, rule.results[at], orders, True) if rule else tensor
-    return {port.label or port.name: values[port.name] for port in program.signature.outputs}
+    return {port.user_label: values[port.name] for port in program.signature.outputs}
 
 
 def _orders(rule: Rule, random: torch.Generator) -> dict[str, Tensor]:

@@ -169,7 +169,7 @@ TABLE: Mapping[str, Odd] = {
     "MaxPool": Odd(
         of_shape("MaxPool", "x", {"x": ROW}, kernel_shape=[10**9], pads=[10**9, 10**9]),
     ),
-    "Split into a million": Odd(many_outputs, "more than 50000 nodes"),
+    "Split into 200,000": Odd(many_outputs, "more than 50000 nodes"),
     "Concat of 10^5": Odd(lambda: many_inputs(10**5)),
     "Gather of nothing": Odd(one("Gather", "x i", {"i": huge(9)})),
     "Gather of a shape": Odd(

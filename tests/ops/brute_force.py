@@ -15,7 +15,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from autopar.ir.layout import Layout, SubDim, block_size
+from autopar.ir.dims import SubDim, block_size
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import OpDist, Pending
 from autopar.ir.rules.distribution import consumed, produced

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from autopar.ir.dims import DimLayout, SubDim, block_index, local_dim_size
 from autopar.ir.expr.expression import Expr, evaluate
-from autopar.ir.layout import DimLayout, Layout, SubDim, block_index, local_dim_size
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Arg, Op, OpDist, Value

@@ -186,7 +186,7 @@ def whole(folder: Path) -> str:
 def dropped(folder: Path) -> list[Any]:
     """Returns the outputs of two calls with dropout, as lists."""
     del folder
-    parallel = quietly(tiny(dropout=0.5), mesh="tp=2")
+    parallel = quietly(tiny(dropout=0.5), mesh="tp=2", strategy="tensor:tp")
     return [parallel(tokens(0)).tolist() for _ in range(2)]
 
 
@@ -288,7 +288,7 @@ def diverged(folder: Path) -> list[str]:
     Of the first, both shapes are new; then one rank knows its shape, then both do.
     """
     del folder
-    parallel = quietly(tiny(), mesh="dp=2")
+    parallel = quietly(tiny(), mesh="dp=2", strategy="ddp:dp")
     parallel(tokens(0, batch=6))
     rank = dist.get_rank()
     said = [_refused(parallel, tokens(0, batch=2 + rank)), _refused(parallel, tokens(0, 6 + rank))]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.base.errors import Loc
+from autopar.ir.dims import DimLayout, SubDim
 from autopar.ir.expr.expression import IntExpr, Size, floordiv, planned, prod
 from autopar.ir.expr.facts import divides, may_be
-from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import (

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from autopar.cost.reshard.reshards import Reshard
+from autopar.ir.dims import SubDim, local_extent
 from autopar.ir.expr.expression import Expr, IntExpr, evaluate
-from autopar.ir.layout import Layout, SubDim, local_extent
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.partition.lower_reshard import LocalStep, lower_reshard
 

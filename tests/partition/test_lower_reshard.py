@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
+from autopar.ir.dims import SubDim
 from autopar.ir.expr.expression import Size
-from autopar.ir.layout import Layout, SubDim
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.partition.lower_reshard import lower_reshard
 from tests.partition.simulate import check, layouts, piece, run, scatter, with_sub_dims

@@ -17,7 +17,7 @@ from autopar.base.units import human_bytes
 from autopar.compiled import CompiledModel
 from autopar.cost import memory_timeline
 from autopar.ir.builds.files import read_build
-from autopar.ir.layout import DimLayout, SubDim
+from autopar.ir.dims import DimLayout, SubDim
 from autopar.ir.program import OpDist
 from autopar.ir.serde import program_to_bytes
 from autopar.ir.text.layouts import Entry

@@ -20,8 +20,9 @@ from autopar.completion.plan import Plan
 from autopar.completion.problem.problem import Pinned
 from autopar.completion.problem.splits import Key
 from autopar.completion.search.watch import Progress, Watch
+from autopar.ir.dims import DimLayout, SubDim
 from autopar.ir.expr.facts import can_exceed
-from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Op, Value
 from autopar.pipeline.decided import Decided

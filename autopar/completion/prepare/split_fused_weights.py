@@ -20,8 +20,9 @@ from autopar.completion.prepare.sections import (
 )
 from autopar.completion.propagate.solve import Solution
 from autopar.ir import emitted
+from autopar.ir.dims import SubDim
 from autopar.ir.expr.expression import IntExpr, planned, prod
-from autopar.ir.layout import Layout, Origin, SubDim
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.pieces import put, taken

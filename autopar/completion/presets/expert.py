@@ -13,7 +13,7 @@ from autopar.completion.presets.pinning import extend
 from autopar.completion.presets.preset import AxisPreset
 from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.space import Form
-from autopar.ir.layout import SubDim
+from autopar.ir.dims import SubDim
 
 
 def expert(graph: Graph, along: AxisPreset) -> None:

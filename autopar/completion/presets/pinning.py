@@ -14,8 +14,9 @@ from autopar.completion.problem.cuts import Cuts
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Key
+from autopar.ir.dims import SubDim, normalize_dim
 from autopar.ir.expr.expression import IntExpr
-from autopar.ir.layout import Origin, SubDim, normalize_dim
+from autopar.ir.layout import Origin
 
 
 def split_along(graph: Graph, value: int, dim: int, axis: str) -> Form:

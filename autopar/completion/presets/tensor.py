@@ -23,8 +23,8 @@ from autopar.completion.problem.graph import Graph, Node
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Splits
+from autopar.ir.dims import DimLayout, SubDim, normalize_dim
 from autopar.ir.expr.facts import can_exceed
-from autopar.ir.layout import DimLayout, SubDim, normalize_dim
 
 BEAM = 128
 """How many states are kept."""

@@ -22,9 +22,10 @@ from autopar.completion.presets.update import Update, updates
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.space import Form, bytes_of
 from autopar.completion.propagate.propagation import Propagation
+from autopar.ir.dims import dim_axes
 from autopar.ir.expr.expression import planned
 from autopar.ir.expr.facts import can_exceed, divides
-from autopar.ir.layout import Origin, dim_axes
+from autopar.ir.layout import Origin
 from autopar.ir.program import STORED_ROLES, Value
 
 SMALL_BYTES = 64 * 1024

@@ -16,7 +16,8 @@ from autopar.base.errors import AnnotationError
 from autopar.completion.problem.op_strategies import Call, CallTable, Choice
 from autopar.completion.problem.space import Form, Space
 from autopar.completion.problem.splits import Key, Splits
-from autopar.ir.layout import DimLayout, Origin, dim_axes, normalize_dim
+from autopar.ir.dims import DimLayout, dim_axes, normalize_dim
+from autopar.ir.layout import Origin
 from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES, Op, OpDist, Value
 

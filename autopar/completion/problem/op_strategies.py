@@ -12,17 +12,10 @@ from autopar.completion.problem.splits import Key, Splits
 from autopar.cost import op_seconds
 from autopar.cost.part import part_seconds
 from autopar.cost.windows import WindowWay, window_ways
+from autopar.ir.dims import DimLayout, SubDim, dim_axes, dim_size, factorize_dim, normalize_dim
 from autopar.ir.dtypes import DTYPE_BYTES, INDEXES
 from autopar.ir.expr.expression import IntExpr, planned, prod
 from autopar.ir.expr.facts import can_exceed
-from autopar.ir.layout import (
-    DimLayout,
-    SubDim,
-    dim_axes,
-    dim_size,
-    factorize_dim,
-    normalize_dim,
-)
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import Op, OpDist, Pending, Ref, Value

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from autopar.ir.dims import DimLayout, SubDim, dim_axes, dim_size, factorize_dim, normalize_dim
 from autopar.ir.expr.expression import IntExpr, exact_quotient, planned
 from autopar.ir.expr.facts import divides
-from autopar.ir.layout import DimLayout, SubDim, dim_axes, dim_size, factorize_dim, normalize_dim
 from autopar.ir.mesh import ProcessMesh
 
 Key = str | int

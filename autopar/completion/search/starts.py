@@ -13,7 +13,7 @@ from autopar.completion.problem.splits import Key
 from autopar.completion.search.network.candidates import Candidates
 from autopar.completion.search.network.model import Model
 from autopar.completion.search.solvers.improve import solve_forest
-from autopar.ir.layout import DimLayout, SubDim
+from autopar.ir.dims import DimLayout, SubDim
 
 
 def labels_of(model: Model, choices: Sequence[Choice]) -> list[int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from autopar.cost.halo import halo_bytes
 from autopar.ir.collectives import OPERAND, Declaration
-from autopar.ir.layout import block_size
+from autopar.ir.dims import block_size
 from autopar.ir.memory.kernels import SHORT_GATHER_BYTES, SHORT_SUM_BYTES
 from autopar.ir.memory.strides import Placed, is_contiguous
 from autopar.ir.program import Arg

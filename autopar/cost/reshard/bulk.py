@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.cost.collectives import CommunicationModel
+from autopar.ir.dims import block_size
 from autopar.ir.expr.expression import planned
-from autopar.ir.layout import Layout, block_size
+from autopar.ir.layout import Layout
 
 Table = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -20,7 +20,8 @@ from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.least import LeastSeconds
 from autopar.cost.reshard.moves import Axes, LayoutGraph, State
 from autopar.cost.reshard.relaxed import MOST_AXES
-from autopar.ir.layout import Layout, SubDim
+from autopar.ir.dims import SubDim
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 
 Groups = dict[str, Axes]

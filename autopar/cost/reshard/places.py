@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from autopar.ir.dims import DimLayout, SubDim, block_size, dim_size, factorize_dim, normalize_dim
 from autopar.ir.expr.expression import IntExpr, exact_quotient
 from autopar.ir.expr.facts import divides
-from autopar.ir.layout import (
-    DimLayout,
-    SubDim,
-    block_size,
-    dim_size,
-    factorize_dim,
-    normalize_dim,
-)
 from autopar.ir.mesh import ProcessMesh
 
 

@@ -20,8 +20,9 @@ from autopar.cost.reshard.coarse import Coarse, Coarsening
 from autopar.cost.reshard.moves import Step
 from autopar.cost.reshard.path import PathSearch
 from autopar.cost.reshard.reshards import Move, Reshard
+from autopar.ir.dims import block_size
 from autopar.ir.expr.expression import planned, prod
-from autopar.ir.layout import Layout, block_size
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from autopar.ir.layout import block_size
+from autopar.ir.dims import block_size
 
 
 class Messages(NamedTuple):

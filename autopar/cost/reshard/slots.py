@@ -15,15 +15,9 @@ from itertools import combinations, pairwise
 
 from autopar.cost.collectives import Border
 from autopar.cost.reshard.places import Place, cut, nests, places_of
+from autopar.ir.dims import DimLayout, SubDim, block_size, dim_size, normalize_dim
 from autopar.ir.expr.expression import IntExpr, planned, prod
 from autopar.ir.expr.facts import divides
-from autopar.ir.layout import (
-    DimLayout,
-    SubDim,
-    block_size,
-    dim_size,
-    normalize_dim,
-)
 from autopar.ir.mesh import ProcessMesh
 
 Dims = tuple[DimLayout, ...]

@@ -27,12 +27,12 @@ def with_state(program: Program, state: Mapping[str, str]) -> Program:
         return program
     ports = program.signature
     known = dict(program.main.aliases)
-    inputs = {_label(port): port.name for port in ports.inputs if port.role == "input"}
-    labels = [_label(port) for port in ports.outputs if port.name not in known]
+    inputs = {port.user_label: port.name for port in ports.inputs if port.role == "input"}
+    labels = [port.user_label for port in ports.outputs if port.name not in known]
     pairs = _connected(state, list(inputs), labels)
     kept = {inputs[given] for given in pairs}
     renewed = {returned: inputs[given] for given, returned in pairs.items()}
-    updates = [known.get(port.name) or renewed.get(_label(port)) for port in ports.outputs]
+    updates = [known.get(port.name) or renewed.get(port.user_label) for port in ports.outputs]
     main = with_contents(program.main, updates)
     values = {
         name: replace(value, role="state") if name in kept else value
@@ -50,10 +50,6 @@ def with_state(program: Program, state: Mapping[str, str]) -> Program:
     made = replace(program.with_main(replace(main, values=values)), signature=signature)
     _check(made, kept)
     return made
-
-
-def _label(port: Port) -> str:
-    return port.label or port.name
 
 
 def _connected(

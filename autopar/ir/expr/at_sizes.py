@@ -6,8 +6,9 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from autopar.ir.dims import DimLayout, SubDim
 from autopar.ir.expr.expression import Expr, IntExpr, is_open, substitute
-from autopar.ir.layout import DimLayout, Layout, SubDim
+from autopar.ir.layout import Layout
 from autopar.ir.program import Arg, BoxDim, Function, Op, OpDist, Port, Program, Signature, Value
 
 Sizes = Mapping[str, int]

@@ -2,6 +2,7 @@
 
 rule          the declarative description of an op
 text          the text of a rule
+alike         calls around which layouts are the same
 distribution  what an op needs and leaves, given a choice
 local_arg     arguments that depend on the shard
 window        parts of an index range that others need

@@ -9,11 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from autopar.ir.expr.expression import IntExpr, maximum, minimum, planned
-from autopar.ir.expr.facts import can_exceed
-from autopar.ir.layout import (
+from autopar.ir.dims import (
     DimLayout,
-    Layout,
     SubDim,
     block_size,
     dim_axes,
@@ -21,6 +18,9 @@ from autopar.ir.layout import (
     local_extent,
     whole,
 )
+from autopar.ir.expr.expression import IntExpr, maximum, minimum, planned
+from autopar.ir.expr.facts import can_exceed
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist
 from autopar.ir.rules.local_arg import Grid, IfSplit, LocalArg, Size, Sizes

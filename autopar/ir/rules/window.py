@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autopar.base.errors import InvalidInputError
-from autopar.ir.layout import block_size
+from autopar.ir.dims import block_size
 from autopar.ir.program import Arg
 from autopar.ir.rules.numbering import PLAIN, Numbering
 

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from autopar.base.errors import UNKNOWN, AnnotationError, Loc
 from autopar.ir import program_pb2 as pb
+from autopar.ir.dims import DimLayout, SubDim
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr, Size
-from autopar.ir.layout import MONOIDS, DimLayout, Layout, Origin, SubDim
+from autopar.ir.layout import MONOIDS, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
     LEVELS,

@@ -8,8 +8,9 @@ from typing import Generic, TypeVar
 
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir import program_pb2 as pb
+from autopar.ir.dims import DimLayout
 from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr, Size
-from autopar.ir.layout import DimLayout, Layout, Origin
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
     Arg,

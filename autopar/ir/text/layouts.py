@@ -27,8 +27,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from autopar.base.errors import AnnotationError
+from autopar.ir.dims import DimLayout, SubDim, dim_axes, dim_str
 from autopar.ir.expr.expression import IntExpr, Size, axes_of
-from autopar.ir.layout import MONOIDS, DimLayout, SubDim, dim_axes, dim_str
+from autopar.ir.layout import MONOIDS
 from autopar.ir.text.cursor import Cursor, TextError
 from autopar.ir.text.words import word
 

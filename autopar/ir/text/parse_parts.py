@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autopar.base.errors import AnnotationError, Loc, near_misses
+from autopar.ir.dims import DimLayout
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import IntExpr, axes_of, prod
-from autopar.ir.layout import DimLayout, Origin
+from autopar.ir.layout import Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, BoxDim, DType, OpDist, Part, Pending, Ref
 from autopar.ir.text.cursor import Cursor

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.base.errors import UNKNOWN
+from autopar.ir.dims import DimLayout, SubDim
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import IntExpr, axes_of
-from autopar.ir.layout import DimLayout, Layout, Origin, SubDim
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import ROLES, Arg, Part, Value
 from autopar.ir.text.cursor import Cursor

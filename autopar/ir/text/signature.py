@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from autopar.ir.dims import local_extent
 from autopar.ir.expr.expression import IntExpr, axes_of, prod
-from autopar.ir.layout import Layout, local_extent
+from autopar.ir.layout import Layout
 from autopar.ir.program import Arg, BoxDim, Part, Port, Program, Signature, Value
 
 Box = tuple[tuple[BoxDim, ...], ...]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from autopar.ir.layout import MONOIDS, ORIGIN_KINDS, Layout, dim_axes, dim_size
+from autopar.ir.dims import dim_axes, dim_size
+from autopar.ir.layout import MONOIDS, ORIGIN_KINDS, Layout
 from autopar.ir.ops import rule_of
-from autopar.ir.program import STORED_ROLES, Arg, Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Program, Value
+from autopar.ir.rules.alike import call_key
 from autopar.ir.rules.distribution import consumed, produced, replicated
 from autopar.ir.rules.rule import SAME, Linear, Rule
 from autopar.ir.text.words import value_name
@@ -93,7 +95,7 @@ class _FunctionCheck:
 
     def _left_layouts(self, op: Op, dist: OpDist) -> tuple[Layout, ...]:
         """Returns the layouts in which the op leaves its results; none if it has a problem."""
-        key = _key(op, dist, self._function)
+        key = call_key(op, dist, self._function.values)
         if key in self._sound:
             return self._sound[key]
         rule = rule_of(op, self._function.values)
@@ -133,19 +135,6 @@ def _read_elsewhere(function: Function) -> Iterator[str]:
             layout = function.values[name].dist
             if op.dist is not None and layout is not None and layout.mesh != op.dist.mesh:
                 yield name
-
-
-def _key(op: Op, dist: OpDist, function: Function) -> object:
-    values = function.values
-    types = tuple((values[n].shape, values[n].dtype) for n in (*op.operands, *op.results))
-    return op.kind, tuple((name, _anonymous(arg)) for name, arg in op.args), types, dist
-
-
-def _anonymous(arg: Arg) -> object:
-    """An argument without the names of values, and with its type: 1 equals True and 1.0."""
-    if isinstance(arg, tuple):
-        return tuple(_anonymous(item) for item in arg)
-    return Ref if isinstance(arg, Ref) else (type(arg), arg)
 
 
 def _value_problems(value: Value) -> Iterator[Finding]:

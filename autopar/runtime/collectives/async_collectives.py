@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from autopar.ir.collectives import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, declared
-from autopar.ir.layout import block_size
+from autopar.ir.dims import block_size
 from autopar.ir.program import Op, Value
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.pieces import by_rank, in_rank_order, is_sorted, sent_to_all, wait

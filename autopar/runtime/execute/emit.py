@@ -14,39 +14,20 @@ Each node carries in `meta`:
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx
 
-from autopar.base.errors import InvalidInputError, RuntimeFailure
-from autopar.ir import emitted
-from autopar.ir.assumptions import Assumption, assumption_ports
-from autopar.ir.collectives import declared, is_collective
-from autopar.ir.expr.expression import ARITHMETIC, Binary, Expr, IntExpr, Size
-from autopar.ir.memory.joining import runs
-from autopar.ir.memory.overlap import async_collectives, plan_overlap
-from autopar.ir.memory.storage import Storage
-from autopar.ir.memory.updates import Mutation, Writes, plan_writes
-from autopar.ir.ops.shape.pieces import CONCATENATION
-from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
+from autopar.base.errors import RuntimeFailure
+from autopar.ir.memory.updates import plan_writes
+from autopar.ir.program import Function, Program
 from autopar.ir.used_sizes import used_sizes
-from autopar.runtime.collectives.async_collectives import HALVES
-from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
-from autopar.runtime.execute.control import Call, Repeat
+from autopar.runtime.execute.body import Body, Context, as_identifier
+from autopar.runtime.execute.in_place import add_in_place
 from autopar.runtime.execute.updates import InPlace
-from autopar.runtime.kernels.growing import append
-from autopar.runtime.kernels.joining import joined
-from autopar.runtime.kernels.table import Kernel, kernel, signature, to_torch
-from autopar.runtime.ports.assumptions import looking
-
-GUARD = "guard"
-"""The kind of the op on the node that calls a guard."""
+from autopar.runtime.kernels.table import Kernel, kernel
 
 
 def emit(
@@ -73,354 +54,54 @@ def emit(
         InvalidInputError: If there is no kernel for an op.
         RuntimeFailure: If a collective names a group that the rank isn't in.
     """
-    emitter = _Emitter(program, groups, torch.device(device), in_place, find_kernel)
-    return emitter.module("main")
+    sizes = used_sizes(program)
+    where = torch.device(device)
+    context = Context(program, groups, where, in_place, find_kernel, sizes)
+    return _Emitter(context).module("main")
 
 
 class _Emitter:
-    def __init__(
-        self,
-        program: Program,
-        groups: Mapping[str, Group],
-        device: torch.device,
-        in_place: InPlace | None,
-        find_kernel: Callable[[str], Kernel],
-    ) -> None:
-        self.kernel = find_kernel
-        self.program = program
-        self.groups = groups
-        self.device = device
-        self.in_place = in_place
-        self.sizes = used_sizes(program)
+    def __init__(self, context: Context) -> None:
+        self.context = context
         self.modules: dict[str, fx.GraphModule] = {}
 
     def module(self, name: str) -> fx.GraphModule:
         """Returns the module of a function, emitted the first time."""
         if name not in self.modules:
-            function = self.program.functions.get(name)
+            program = self.context.program
+            function = program.functions.get(name)
             if function is None:
-                raise RuntimeFailure(f"program {self.program.name!r} has no function {name!r}")
+                raise RuntimeFailure(f"program {program.name!r} has no function {name!r}")
             self.modules[name] = self._emit(function)
         return self.modules[name]
 
     def _emit(self, function: Function) -> fx.GraphModule:
-        body = _Body(self, function)
-        # fx makes names of nodes unique, but not those of the arguments that are made of them.
-        distinct: set[str] = set()
-        for name in function.inputs:
-            identifier = _identifier(name)
-            while identifier in distinct:
-                identifier += "_"
-            distinct.add(identifier)
-            body.bind(name, body.graph.placeholder(identifier), None)
-        body.take(self.sizes)
-        if self.in_place is not None and function.name == "main":
-            guarded = self.in_place.guard is not None
-            body.add_in_place(plan_writes(self.program, body.storage, guarded=guarded))
+        program, in_place = self.context.program, self.context.in_place
+        body = Body(self.context, function, self.module)
+        _add_inputs(body)
+        if in_place is not None and function.name == "main":
+            guarded = in_place.guard is not None
+            add_in_place(body, plan_writes(program, body.storage, guarded=guarded))
         else:
             body.add_all()
             body.look()
         body.graph.output(tuple(map(body.node, function.outputs)))
         try:
-            return fx.GraphModule(
-                body.submodules, body.graph, class_name=_identifier(function.name)
-            )
+            name = as_identifier(function.name)
+            return fx.GraphModule(body.submodules, body.graph, class_name=name)
         except SyntaxError as error:  # As of an argument that is called as a keyword of Python.
             raise RuntimeFailure(
-                f"program {self.program.name!r}: {function.name} can't be written as code: {error}"
+                f"program {program.name!r}: {function.name} can't be written as code: {error}"
             ) from error
 
 
-class _Pending(NamedTuple):
-    """A collective under way: its op, what ends it, and what that takes besides what is pending."""
-
-    op: Op
-    end: Callable[..., Tensor]
-    rest: tuple[Any, ...]
-
-
-class _Body:
-    """The graph of one function while it grows."""
-
-    def __init__(self, emitter: _Emitter, function: Function) -> None:
-        self.emitter = emitter
-        self.function = function
-        self.graph = fx.Graph()
-        self.nodes: dict[str, fx.Node] = {}
-        self.sizes: dict[Expr, fx.Node] = {}
-        self.submodules: dict[str, nn.Module] = {}
-        self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
-        self.started = async_collectives(function, self._members, _shape_of)
-        self.storage = Storage(emitter.program, function, self._is_started)
-        self.pending: dict[str, _Pending] = {}
-
-    def take(self, sizes: Sequence[Size]) -> None:
-        """Adds inputs for sizes that are open."""
-        for size in sizes:
-            node = self.graph.placeholder(_identifier(f"size_{size.name}"))
-            node.meta["op"] = None
-            self.sizes[size] = node
-
-    def size(self, size: IntExpr) -> fx.Node | int:
-        """Returns what computes a size, or is one."""
-        if not isinstance(size, Binary):
-            return self.sizes[size] if isinstance(size, Expr) else size
-        if size not in self.sizes:
-            args = (self.size(size.lhs), self.size(size.rhs))
-            node = self.graph.call_function(ARITHMETIC[size.op], args)
-            node.meta["op"] = None
-            self.sizes[size] = node
-        return self.sizes[size]
-
-    def node(self, name: str) -> fx.Node:
-        """Returns the node that holds a value."""
-        assert name not in self.pending, f"%{name} is read before it is awaited"
-        return self.nodes[name]
-
-    def wait(self, names: Sequence[str]) -> None:
-        """Adds the ends of collectives under way, by the names of their results."""
-        for name in names:
-            op, end, rest = self.pending.pop(name)
-            args = (self.nodes[name], *rest)
-            self.bind(name, self._node(op, "call_function", end, args), op)
-
-    def bind(self, name: str, node: fx.Node, op: Op | None) -> None:
-        node.meta["value"] = self.function.values[name]
-        node.meta["op"] = op
-        self.nodes[name] = node
-
-    def add(self, at: int, op: Op) -> None:
-        """Adds the op at a position."""
-        if op.kind == "barrier":
-            for name, source in zip(op.results, op.operands, strict=True):
-                self.nodes[name] = self.node(source)
-        elif op.kind == "call":
-            target = self._submodule(str(op.arg("callee")), None)
-            operands = (*self._flat(op, "operands"), *self._open_sizes())
-            self._results(op, self._node(op, "call_module", target, operands))
-        elif op.kind == "repeat":
-            target = self._submodule(str(op.arg("body")), _repeat(op))
-            parts = ("carried", "sliced", "invariant")
-            operands = tuple(ref for part in parts for ref in self._flat(op, part))
-            operands = (*operands, *self._open_sizes())
-            self._results(op, self._node(op, "call_module", target, operands))
-        elif is_collective(op.kind):
-            self._collective(at, op)
-        else:
-            self._compute(op)
-
-    def add_all(self) -> None:
-        """Adds all ops."""
-        overlap = plan_overlap(self.function, self.started)
-        for at, op in enumerate(self.function.ops):
-            self.wait(overlap.before.get(at, ()))
-            self.add(at, op)
-        self.wait(overlap.before.get(len(self.function.ops), ()))
-
-    def add_in_place(self, writes: Writes) -> None:
-        """Adds all ops, and writes new content over the old one."""
-        ops = self.function.ops
-        overlap = plan_overlap(self.function, self.started, writes)
-        self._write(writes, -1)
-        for run in runs(self.function, writes):
-            for at in run:
-                self.wait(overlap.before.get(at, ()))
-            if run.start in writes.mutations:
-                self._mutate([ops[at] for at in run], [writes.mutations[at] for at in run])
-            else:
-                self.add(run.start, ops[run.start])
-            self.wait(overlap.after.get(run[-1], ()))
-            self._write(writes, run[-1])
-        self.wait(overlap.before.get(len(ops), ()))
-        self._write(writes, len(ops))
-
-    def _mutate(self, ops: Sequence[Op], mutations: Sequence[Mutation]) -> None:
-        """Adds ops in the form that writes their results into operands."""
-        clone = torch.ops.aten.clone.default
-        dense = {"memory_format": torch.contiguous_format}
-        before = {name: self.node(name) for mutation in mutations for name in mutation.copied}
-        for name, node in before.items():
-            copied = Op(*emitted.clone(), (name,), phase="update")
-            self.nodes[name] = self._node(copied, "call_function", clone, (node,), dense)
-        function, op = joined(ops)
-        self._node(op, "call_function", function, *self._arguments(op))
-        for mutation in mutations:
-            for result, operand in mutation.results.items():
-                self.nodes[result] = self.nodes[operand]
-        self.nodes.update(before)
-
-    def _write(self, writes: Writes, at: int) -> None:
-        """Adds what is written after an op, and before that a look at what decides about it."""
-        if at == writes.guard:
-            self.look()
-        for output, source in writes.after.get(at, ()):
-            written = Op(*emitted.overwrite(), (output,), phase="update")
-            args = (self.node(source), self.node(output))
-            self.nodes[output] = self._node(
-                written, "call_function", torch.ops.aten.copy_.default, args
-            )
-
-    def look(self) -> None:
-        """Adds the call of the guard, which is told of assumptions that don't hold."""
-        in_place, outputs = self.emitter.in_place, self.function.outputs
-        guard = None if in_place is None else in_place.guard
-        ports = assumption_ports(self.emitter.program, self.function)
-        if guard is not None or ports:
-            seen = Op(GUARD, (), outputs[:1], phase="update")
-            results = (self.node(outputs[0]), *(self.node(port.name) for port in ports))
-            target = looking([Assumption.from_port(port) for port in ports], guard)
-            self._node(seen, "call_function", target, results)
-
-    def _compute(self, op: Op) -> None:
-        try:
-            function = append if self._appends(op) else self.emitter.kernel(op.kind)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{op.loc}: {error}") from error
-        node = self._node(op, "call_function", function, *self._arguments(op))
-        if len(op.results) == 1 and not _returns_several(function):
-            self.bind(op.results[0], node, op)
-        else:
-            self._results(op, node)
-
-    def _appends(self, op: Op) -> bool:
-        """Returns whether an op appends to state, and its result is the new content of that."""
-        if op.kind != CONCATENATION or self.emitter.in_place is None:
-            return False
-        return (op.results[0], op.operands[0]) in self.function.aliases
-
-    def _arguments(self, op: Op) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Leading arguments go by position, which is faster than by name."""
-        known = signature(op.kind)
-        given = {name: self._value(arg) for name, arg in op.args}
-        if known.device and self.device.type != "cpu":
-            given["device"] = self.device
-        args = []
-        for name in known.positional:
-            if name not in given:
-                break
-            args.append(given.pop(name))
-        return tuple(args), given
-
-    def _collective(self, at: int, op: Op) -> None:
-        function = COLLECTIVES.get(op.kind)
-        if function is None:
-            raise RuntimeFailure(f"{op.loc}: unknown collective {op.kind}")
-        group = self._group(op)
-        if group is None:
-            raise RuntimeFailure(
-                f"{op.loc}: {op.kind} -> %{op.results[0]} runs in group {op.arg('group')!r}, which"
-                " the rank is not in; compile again"
-            )
-        given = {name: self._value(arg) for name, arg in op.args if name not in ("self", "group")}
-        tensor, (name,) = self._value(op.arg("self")), op.results
-        if self._is_started(op):
-            self._start(at, op, tensor, group)
-        else:
-            kwargs = {**given, "group": group}
-            self.bind(name, self._node(op, "call_function", function, (tensor,), kwargs), op)
-
-    def _start(self, at: int, op: Op, tensor: fx.Node, group: Group) -> None:
-        """Adds the start of a collective, whose end follows where the plan says."""
-        (operand,), (name,) = op.operands, op.results
-        start, halves = declared(op.kind, op.loc).start, HALVES[op.kind]
-        free = start is not None and start.replaces_operand and self.storage.is_dead(operand, at)
-        given, rest = (
-            tuple(map(self._sized, each))
-            for each in halves.arguments(op, self.function.values[operand], group, free)
-        )
-        self.nodes[name] = self._node(op, "call_function", halves.start, (tensor, *given))
-        self.pending[name] = _Pending(op, halves.end, rest)
-
-    def _sized(self, given: Any) -> Any:
-        """Returns an argument of a collective with its sizes computed."""
-        if isinstance(given, tuple) and any(isinstance(item, Expr) for item in given):
-            return [self.size(item) for item in given]
-        return self.size(given) if isinstance(given, Expr) else given
-
-    def _is_started(self, op: Op) -> bool:
-        return op.results[0] in self.started
-
-    def _group(self, op: Op) -> Group | None:
-        return self.emitter.groups.get(str(op.arg("group")))
-
-    def _members(self, op: Op) -> int:
-        group = self._group(op)
-        return 0 if group is None else group.size
-
-    def _node(
-        self,
-        op: Op,
-        kind: str,
-        target: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any] | None = None,
-    ) -> fx.Node:
-        name = _identifier(op.results[0])
-        node = self.graph.create_node(kind, target, args, kwargs, name=name)
-        node.meta["op"] = op
-        return node
-
-    def _results(self, op: Op, node: fx.Node) -> None:
-        for at, name in enumerate(op.results):
-            picked = self.graph.create_node(
-                "call_function", operator.getitem, (node, at), name=_identifier(name)
-            )
-            self.bind(name, picked, op)
-
-    def _submodule(self, callee: str, repeat: tuple[int, int, int] | None) -> str:
-        key = (callee, repeat)
-        if key not in self.targets:
-            body = self.emitter.module(callee)
-            # A prefix: modules have attributes like `half`; a number: distinct names may clash.
-            target = f"{'call' if repeat is None else 'repeat'}{len(self.targets)}"
-            self.targets[key] = f"{target}_{_identifier(callee)}"
-            module = Call(body) if repeat is None else Repeat(body, *repeat)
-            self.submodules[self.targets[key]] = module
-        return self.targets[key]
-
-    def _flat(self, op: Op, name: str) -> tuple[fx.Node, ...]:
-        items = op.arg(name, ())
-        refs = items if isinstance(items, tuple) else (items,)
-        return tuple(self._value(ref) for ref in refs)
-
-    @property
-    def device(self) -> torch.device:
-        return self.emitter.device
-
-    def _value(self, arg: Arg) -> Any:
-        if isinstance(arg, Ref):
-            return self.node(arg.name)
-        if isinstance(arg, tuple):
-            return [self._value(item) for item in arg]
-        return self.size(arg) if isinstance(arg, Expr) else to_torch(arg)
-
-    def _open_sizes(self) -> tuple[fx.Node, ...]:
-        return tuple(self.sizes[size] for size in self.emitter.sizes)
-
-
-def _shape_of(value: Value) -> Sequence[IntExpr]:
-    return value.shape
-
-
-def _repeat(op: Op) -> tuple[int, int, int]:
-    """Returns (trip, number of carried, number of sliced operands)."""
-    trip, carried, sliced = op.arg("trip"), op.arg("carried", ()), op.arg("sliced", ())
-    if not isinstance(trip, int) or trip < 1:
-        raise RuntimeFailure(f"{op.loc}: repeat -> %{op.results[0]} has trip {trip}; it needs >= 1")
-    assert isinstance(carried, tuple)
-    assert isinstance(sliced, tuple)
-    return trip, len(carried), len(sliced)
-
-
-def _returns_several(function: Any) -> bool:
-    schema = getattr(function, "_schema", None)
-    if schema is None:
-        return False
-    return len(schema.returns) != 1 or not isinstance(schema.returns[0].type, torch.TensorType)
-
-
-@cache
-def _identifier(name: str) -> str:
-    """Returns a Python identifier close to a value's name; fx makes it unique."""
-    text = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return text if text[:1].isalpha() else f"v_{text}"
+def _add_inputs(body: Body) -> None:
+    # fx makes names of nodes unique, but not those of the arguments that are made of them.
+    distinct: set[str] = set()
+    for name in body.function.inputs:
+        identifier = as_identifier(name)
+        while identifier in distinct:
+            identifier += "_"
+        distinct.add(identifier)
+        body.bind(name, body.graph.placeholder(identifier), None)
+    body.take(body.context.sizes)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
+from autopar.ir.builds.files import Build
 from autopar.ir.expr.at_sizes import NO_SIZES
 from autopar.ir.program import Program
 from autopar.runtime.execute.describe import describe_op
@@ -15,8 +16,16 @@ from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.stepper import Trace, step
 from autopar.runtime.execute.updates import abandoned_raised
-from autopar.runtime.ports.ports import Arrays, all_outputs, check_inputs, labelled, rank_arguments
+from autopar.runtime.ports.ports import (
+    Arrays,
+    all_outputs,
+    check_inputs,
+    labelled,
+    rank_arguments,
+    read_weights,
+)
 from autopar.runtime.state.open_state import begin_state
+from autopar.runtime.weights.weights import WeightFile
 
 
 def run_serial(
@@ -56,3 +65,9 @@ def run_serial(
     except AutoparError as error:
         raise RuntimeFailure(f"serial program: {error}") from error
     raise RuntimeFailure(f"a serial program has no collectives: {describe_op(request.op)}")
+
+
+def whole_weights(build: Build) -> dict[str, Tensor]:
+    """Returns the weights of a build's serial program by value name."""
+    with WeightFile(build=build) as file:
+        return read_weights(specialize(build.serial, {}), file, "cpu")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx
 
-from autopar.runtime.execute.emit import GUARD
+from autopar.runtime.execute.body import GUARD
 from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.table import is_fused_step
 

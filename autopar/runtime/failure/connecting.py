@@ -37,5 +37,5 @@ def connected(supervisor: Supervisor, meet: Callable[[], object]) -> Messages:
         supervisor.timeout.total_seconds() + PATIENCE,
         FailureBoard(store, rank).first,
         meet,
-        supervisor.lost_store,
+        supervisor.processes.lost_store,
     )

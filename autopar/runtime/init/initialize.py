@@ -18,7 +18,7 @@ from autopar.runtime.execute.ranks import Ranks, jointly
 from autopar.runtime.failure.leaving import told
 from autopar.runtime.init.construction import Construction, View
 from autopar.runtime.ports.boxes import Box, fill, narrowed
-from autopar.runtime.ports.ports import is_weight, label_of, port_box, region_of
+from autopar.runtime.ports.ports import is_weight, port_box, region_of
 from autopar.runtime.state.state import MODEL_ROLES, OPTIMIZER_ROLES
 from autopar.runtime.training.rates import trains
 
@@ -101,12 +101,12 @@ def _carry_out(
 
     wanted = held.keys() & construction.tensors.keys()
     if absent:
-        wanted = {name for name in wanted if label_of(held[name][0].port) in ranks.absent}
+        wanted = {name for name in wanted if held[name][0].port.user_label in ranks.absent}
 
     def keep(name: str, whole: Tensor) -> None:
         for port, box, piece in held[name]:
             fill(piece, narrowed(whole, region_of(port)), box)
-            ranks.absent.discard(label_of(port))
+            ranks.absent.discard(port.user_label)
 
     replay(construction, wanted, keep)
 
@@ -118,7 +118,7 @@ def _held_by_name(ranks: Ranks) -> dict[str, list[_Held]]:
         for port in program.signature.inputs:
             if is_weight(port) and port.role not in OPTIMIZER_ROLES:
                 each = _Held(port, port_box(port, {}), ranks.stored[rank][port.name])
-                for name in (label_of(port), *port.aliases):
+                for name in (port.user_label, *port.aliases):
                     held.setdefault(name, []).append(each)
     return held
 
@@ -145,11 +145,11 @@ def _differences(held: Mapping[str, list[_Held]], tensors: Mapping[str, View]) -
     for name, pieces in held.items():
         port = pieces[0].port
         shape = port.part.shape if port.part else port.shape
-        first = tensors.get(label_of(port))
+        first = tensors.get(port.user_label)
         if name not in tensors:
             if port.role in MODEL_ROLES:
                 yield f"{name!r} is missing{near_misses(name, tensors)}"
         elif tensors[name].size != shape:
             yield f"{name!r} is {list(tensors[name].size)}, it must be {list(shape)}"
         elif first is not None and tensors[name].content != first.content:
-            yield f"{name!r} is another tensor than {label_of(port)!r}; they were one"
+            yield f"{name!r} is another tensor than {port.user_label!r}; they were one"

@@ -17,8 +17,8 @@ from torch import Tensor
 from autopar.base.arguments import COUNT, FLAG, NAMES, SECONDS, expect
 from autopar.base.errors import RuntimeFailure
 from autopar.ir.builds.files import read_build
-from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.files.scratch import scratch_folder
+from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.torchrun import (
     BACKEND,
     SHUTDOWN_SECONDS,
@@ -31,7 +31,6 @@ from autopar.runtime.ports.open_inputs import serial_for
 from autopar.runtime.ports.ports import (
     Arrays,
     check_inputs,
-    label_of,
     labelled_inputs,
     user_inputs,
 )
@@ -76,7 +75,7 @@ def launch(
     found = read_build(build)
     arrays = labelled_inputs(found.serial, inputs)
     tensors = check_inputs(serial_for(found.serial, arrays), arrays)
-    labels = {port.name: label_of(port) for port in user_inputs(found.serial)}
+    labels = {port.name: port.user_label for port in user_inputs(found.serial)}
     with scratch_folder() as folder:
         given, output = folder / "inputs.safetensors", folder / "outputs.safetensors"
         write_weights(given, {labels[name]: tensor for name, tensor in tensors.items()})
@@ -92,7 +91,7 @@ def launch(
         if status:
             raise RuntimeFailure(what_happened(folder, log))
         outputs = _read_all(output)
-        wanted = map(label_of, found.serial.signature.outputs)
+        wanted = [port.user_label for port in found.serial.signature.outputs]
         return {label: outputs[label] for label in wanted if label in outputs}
 
 

@@ -10,6 +10,15 @@ from autopar.runtime.job.limited import never, within
 
 Result = TypeVar("Result")
 
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that each collective waits for the other ranks."""
+
+DEFAULT_START_TIMEOUT = 300.0
+"""Seconds that the start waits for the other ranks: to import on a cold file system takes minutes.
+
+One that ended meanwhile is noticed in seconds (see `pulse`).
+"""
+
 LEAST = 1.0
 """Seconds that a step may wait though the time is up: those who are there answer in less."""
 

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from autopar.base.errors import AutoparError, RuntimeFailure
-from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.failure.supervise import Supervisor
 from autopar.runtime.job.messages import Messages
-from autopar.runtime.job.patience import Patience
+from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, Patience
 from autopar.runtime.job.processes import Processes
 
 
@@ -62,7 +61,7 @@ def prepare_on_first(
                 processes.size,
                 seconds,
                 supervisor.board.first,
-                lost=supervisor.lost_store,
+                lost=supervisor.processes.lost_store,
             )
             messages.from_first("prepared")
     finally:

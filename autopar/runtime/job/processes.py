@@ -129,6 +129,16 @@ class Processes:
         reason = "it ended without a word (killed?), and the store with it"
         return RankFailure(0, reason, self.rank)
 
+    def silent_store(self) -> RankFailure:
+        """Returns the failure of who serves the store and doesn't answer; ends it if it can."""
+        if self.served:
+            return RankFailure(
+                self.rank, "the launcher's store doesn't answer (is its host there?)"
+            )
+        end_if_stopped(0, None)
+        reason = "its process doesn't answer, nor does the store that it serves (stopped?)"
+        return RankFailure(0, reason, self.rank)
+
     def _unreachable(self, error: Exception, patience: Patience) -> RuntimeFailure:
         """Returns why the store can't be reached, and ends who serves it if it was stopped."""
         what = f"the store at {self.address}:{self.port}"

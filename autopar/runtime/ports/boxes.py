@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from autopar.ir.dims import block_size, local_extent
 from autopar.ir.expr.expression import IntExpr, evaluate
-from autopar.ir.layout import Layout, block_size, local_extent
+from autopar.ir.layout import Layout
 from autopar.ir.program import BoxDim
 
 

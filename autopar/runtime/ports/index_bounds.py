@@ -27,7 +27,7 @@ from autopar.runtime.execute.describe import describe_failure, reason_of
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.locate import failing_op
 from autopar.runtime.kernels.bindings import fast_kernel
-from autopar.runtime.ports.ports import is_weight, label_of
+from autopar.runtime.ports.ports import is_weight
 from autopar.runtime.training.rates import is_rate
 
 _MOST_OPS = 64
@@ -81,7 +81,7 @@ class IndexBounds:
     def __init__(self, serial: Program) -> None:
         main, signature = serial.main, serial.signature
         self._labels = {
-            port.name: label_of(port)
+            port.name: port.user_label
             for port in signature.inputs
             if port.role != SEED and not is_weight(port) and not is_rate(port)
         }

@@ -18,7 +18,7 @@ from autopar.ir.expr.ranges import limits_text
 from autopar.ir.program import Port, Program
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.dense import odd_kind
-from autopar.runtime.ports.ports import Arrays, default_of, label_of, user_inputs
+from autopar.runtime.ports.ports import Arrays, default_of, user_inputs
 
 
 def is_left_open(program: Program) -> bool:
@@ -43,7 +43,7 @@ def sizes_of_inputs(program: Program, inputs: Arrays) -> dict[str, int]:
     found: dict[str, tuple[int, str]] = {}
     problems: list[str] = []
     for port, at, size, count in _open_dims(program, inputs):
-        what = f"dimension {at} of input {label_of(port)!r} is {count}"
+        what = f"dimension {at} of input {port.user_label!r} is {count}"
         if not size.admits(count):
             problems.append(f"{what}; {limits_text(size)}")
         first, said = found.setdefault(size.name, (count, what))
@@ -69,7 +69,7 @@ def _open_dims(program: Program, inputs: Arrays) -> Iterator[tuple[Port, int, Si
     """Yields each open dimension of the inputs that are given, and its size there."""
     for port in user_inputs(program):
         open_sizes = [(at, size) for at, size in enumerate(port.shape) if isinstance(size, Size)]
-        given = _shape(inputs.get(label_of(port))) if open_sizes else ()
+        given = _shape(inputs.get(port.user_label)) if open_sizes else ()
         if len(given) == len(port.shape):
             yield from ((port, at, size, given[at]) for at, size in open_sizes)
 
@@ -130,5 +130,5 @@ def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
             drawn = torch.randn(shape, generator=generator)
         else:
             drawn = torch.randint(0, 2, shape, generator=generator)
-        inputs[label_of(port)] = drawn.to(dtype)
+        inputs[port.user_label] = drawn.to(dtype)
     return inputs

@@ -53,7 +53,7 @@ def user_inputs(program: Program) -> tuple[Port, ...]:
 
 def input_types(program: Program) -> dict[str, tuple[str, tuple[IntExpr, ...]]]:
     """Returns what the user's inputs have to be, dtype and global shape, by label."""
-    return {label_of(port): (port.dtype, port.shape) for port in user_inputs(program)}
+    return {port.user_label: (port.dtype, port.shape) for port in user_inputs(program)}
 
 
 def default_of(port: Port) -> float | None:
@@ -90,7 +90,7 @@ def with_seed(program: Program, inputs: Arrays, seed: int | None) -> dict[str, A
         return dict(inputs)
     if port is None:
         raise InvalidInputError("a seed is given, but the program draws no random numbers")
-    label = label_of(port)
+    label = port.user_label
     if label in inputs:
         raise InvalidInputError(f"a seed is given, and another one as input {label!r}; give one")
     return {**inputs, label: seed}
@@ -106,7 +106,7 @@ def labelled_inputs(program: Program, inputs: Arrays | Sequence[Any]) -> Arrays:
     """
     if isinstance(inputs, Mapping):
         return inputs
-    labels = [label_of(port) for port in user_inputs(program) if default_of(port) is None]
+    labels = [port.user_label for port in user_inputs(program) if default_of(port) is None]
     known = ", ".join(map(repr, labels[:SHOWN])) + (", ..." if len(labels) > SHOWN else "")
     if not isinstance(inputs, (list, tuple)):
         raise InvalidInputError(
@@ -131,7 +131,7 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
     Raises:
         InvalidInputError: If inputs are missing, unknown, or of the wrong shape or dtype.
     """
-    ports = {label_of(port): port for port in user_inputs(program)}
+    ports = {port.user_label: port for port in user_inputs(program)}
     problems = [
         f"there is no input {label!r}{near_misses(label, ports) or _listing(ports)}"
         for label in inputs
@@ -243,7 +243,7 @@ def _read_weight(
     if port.fill is not None and name is None:
         return torch.full(box_shape(box), port.fill, dtype=dtype, device=device)
     if absent is not None and name is None and port.role in GIVEN_LATER:
-        absent.add(label_of(port))
+        absent.add(port.user_label)
         return torch.empty(box_shape(box), dtype=dtype, device=device)
     return file.read(name or own, dtype, shape, box, device, region_of(port), shared)
 
@@ -281,11 +281,6 @@ def check_present(absent: Collection[str]) -> None:
     )
 
 
-def label_of(port: Port) -> str:
-    """Returns the user's name for an input or output; its parts have the same."""
-    return port.label or port.name
-
-
 def labelled(ports: Sequence[Port], tensors: Mapping[int, Tensor]) -> dict[str, Tensor]:
     """Returns global tensors by label, the parts of one put together.
 
@@ -297,9 +292,9 @@ def labelled(ports: Sequence[Port], tensors: Mapping[int, Tensor]) -> dict[str, 
     for at, tensor in tensors.items():
         port = ports[at]
         if port.part is None:
-            found[label_of(port)] = tensor
+            found[port.user_label] = tensor
             continue
-        whole = found.setdefault(label_of(port), tensor.new_empty(port.part.shape))
+        whole = found.setdefault(port.user_label, tensor.new_empty(port.part.shape))
         narrowed(whole, region_of(port)).copy_(tensor)
     return found
 

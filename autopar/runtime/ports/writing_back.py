@@ -16,7 +16,7 @@ from autopar.base.errors import InvalidInputError
 from autopar.ir.memory.strides import extent
 from autopar.ir.program import WRITTEN, Program
 from autopar.runtime.ports.boxes import take
-from autopar.runtime.ports.ports import label_of, port_box, user_inputs
+from autopar.runtime.ports.ports import port_box, user_inputs
 
 
 class WritingBack:
@@ -31,9 +31,9 @@ class WritingBack:
 
     def __init__(self, program: Program) -> None:
         self._ports = {port.name: port for port in user_inputs(program)}
-        names = {label_of(port): name for name, port in self._ports.items()}
+        names = {port.user_label: name for name, port in self._ports.items()}
         self.sources = {
-            at: names[label_of(port)]
+            at: names[port.user_label]
             for at, port in enumerate(program.signature.outputs)
             if port.role == WRITTEN
         }
@@ -47,8 +47,8 @@ class WritingBack:
         Raises:
             InvalidInputError: If there is one.
         """
-        named = {label_of(self._ports[name]): each for name, each in tensors.items()}
-        check_writable([label_of(self._ports[name]) for name in self.sources.values()], named)
+        named = {self._ports[name].user_label: each for name, each in tensors.items()}
+        check_writable([self._ports[name].user_label for name in self.sources.values()], named)
 
     def write(
         self, whole: Callable[[int], Tensor], tensors: Mapping[str, Tensor], *, local: bool = False

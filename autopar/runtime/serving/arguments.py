@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from autopar.ir.dtypes import TORCH_NAMES
 from autopar.ir.expr.expression import IntExpr, Size
 from autopar.ir.program import Port
-from autopar.runtime.ports.ports import label_of
 
 _OTHERWISE = {"f32": "float", "f64": "double"}
 """The dtypes that ONNX calls otherwise than torch does."""
@@ -32,7 +31,7 @@ class NodeArg:
 def described(ports: Iterable[Port]) -> list[NodeArg]:
     """Returns descriptions of inputs or outputs."""
     return [
-        NodeArg(label_of(port), [_dim(size) for size in port.shape], _type(port.dtype))
+        NodeArg(port.user_label, [_dim(size) for size in port.shape], _type(port.dtype))
         for port in ports
     ]
 

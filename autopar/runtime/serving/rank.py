@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from autopar.base.errors import AutoparError, InvalidInputError
-from autopar.runtime.execute.distributed import Session
 from autopar.runtime.execute.libraries import import_modules
+from autopar.runtime.execute.session import Session
 from autopar.runtime.failure.telling import tell
 from autopar.runtime.job.parent import end_with_parent
 from autopar.runtime.job.processes import Processes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from autopar.ir.builds.files import Build
 from autopar.ir.expr.at_sizes import Sizes
-from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute.session import Session
 from autopar.runtime.execute.sized import KEPT_SIZES
 from autopar.runtime.execute.virtual import VirtualMesh
 from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES

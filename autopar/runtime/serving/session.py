@@ -19,9 +19,10 @@ from autopar.ir.builds.files import Build, read_build
 from autopar.ir.expr.at_sizes import OpenSignature, Sizes
 from autopar.ir.expr.expression import Size
 from autopar.ir.program import Port, Program
-from autopar.runtime.execute.distributed import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT, Session
+from autopar.runtime.execute.session import Session
 from autopar.runtime.execute.sized import KEPT_SIZES
 from autopar.runtime.job.closing import Closing, close_at_exit
+from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.job.torchrun import BACKEND
 from autopar.runtime.ports.index_bounds import IndexBounds
@@ -29,7 +30,6 @@ from autopar.runtime.ports.open_inputs import sizes_of_inputs
 from autopar.runtime.ports.ports import (
     check_inputs,
     default_of,
-    label_of,
     plain_outputs,
     user_inputs,
 )
@@ -176,7 +176,7 @@ class BuildSession(Closing):
         """
         sizes = self._state.at(sizes_of_inputs(self._serial, feeds))
         program, _ = self._at(tuple(sizes.items()))
-        return {label_of(port): port.known_shape for port in user_inputs(program)}
+        return {port.user_label: port.known_shape for port in user_inputs(program)}
 
     def close(self) -> None:
         """Ends the session and its ranks, when what they are doing is done.
@@ -188,7 +188,7 @@ class BuildSession(Closing):
         self._runner.close()
 
     def _wanted(self, names: Sequence[str] | None) -> list[str]:
-        known = [label_of(port) for port in self._outputs]
+        known = [port.user_label for port in self._outputs]
         if names is None:
             return known
         for name in names:
@@ -204,7 +204,7 @@ class BuildSession(Closing):
         program, _ = self._at(tuple(self._state.at(sizes).items()))
         tensors = check_inputs(program, feeds)
         self._bounds.check(tensors, sizes)
-        labels = {port.name: label_of(port) for port in user_inputs(program)}
+        labels = {port.name: port.user_label for port in user_inputs(program)}
         return Request({labels[name]: each.cpu() for name, each in tensors.items()}, sizes)
 
     def _carry_out(self, batch: Sequence[Request]) -> Outputs:
@@ -239,7 +239,7 @@ class BuildSession(Closing):
         program = replace(self._serial, signature=self._signature.at(dict(items)))
         ports = program.signature.outputs
         found = (ports[at] for at in plain_outputs(program))
-        return program, {label_of(port): (port.dtype, _whole_shape(port)) for port in found}
+        return program, {port.user_label: (port.dtype, _whole_shape(port)) for port in found}
 
     def _size_of_batches(self) -> Size:
         """Returns the open size that is the first dimension of all inputs and outputs.

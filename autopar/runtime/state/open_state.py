@@ -13,7 +13,7 @@ from autopar.ir.expr.expression import IntExpr, Size, substitute
 from autopar.ir.program import Program
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import box_shape
-from autopar.runtime.ports.ports import is_open_state, label_of, port_box, user_inputs
+from autopar.runtime.ports.ports import is_open_state, port_box, user_inputs
 
 
 class OpenState:
@@ -24,7 +24,7 @@ class OpenState:
     """
 
     def __init__(self, program: Program) -> None:
-        self.labels = [label_of(port) for port in program.signature.inputs if is_open_state(port)]
+        self.labels = [port.user_label for port in program.signature.inputs if is_open_state(port)]
         self._given = {s.name for p in user_inputs(program) for s in p.shape if isinstance(s, Size)}
         self._next = dict(_renewed(program))
         self._now: dict[str, int] = {}

@@ -15,8 +15,9 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
+from autopar.ir.dims import DimLayout, SubDim, dim_axes, dim_size
 from autopar.ir.expr.facts import divides
-from autopar.ir.layout import DimLayout, Layout, SubDim, dim_axes, dim_size
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from autopar.base.arguments import FLAG, WHOLE, expect
 from autopar.ir.builds.files import read_build
-from autopar.runtime.execute.distributed import Session, read_or_tell
+from autopar.runtime.execute.distributed import JobRank, read_or_tell
 from autopar.runtime.execute.gate import Gate
 from autopar.runtime.execute.ranks import Ranks
 from autopar.runtime.execute.virtual import VirtualMesh
@@ -50,7 +50,7 @@ def open_trainer(
         with WeightFile(*weight_paths(weights), build=found) as file:
             ranks: Ranks = VirtualMesh(found.deployment, file, gate.in_place)
     else:
-        ranks = Session(build, in_place=gate.in_place, weights=weights, **options)
+        ranks = JobRank(build, in_place=gate.in_place, weights=weights, **options)
     values = found.serial.main.values
     layouts = {name: value.dist for name, value in values.items() if value.dist is not None}
     try:

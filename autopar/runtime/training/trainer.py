@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import torch
 from torch import Tensor, nn
 
-from autopar.base.arguments import PATH, WHOLE, expect
 from autopar.base.errors import AutoparError, InvalidInputError
 from autopar.ir.builds.files import Build
 from autopar.ir.layout import Layout
 from autopar.runtime.execute.gate import Gate
-from autopar.runtime.execute.ranks import Ranks, jointly, path_text, understood
+from autopar.runtime.execute.ranks import Ranks, jointly
 from autopar.runtime.init.initialize import MakeModel, initialize
 from autopar.runtime.job.closing import Closing, close_at_exit
 from autopar.runtime.ports.ports import check_present, seed_input
@@ -318,23 +318,8 @@ class Trainer(Closing):
             InvalidInputError: On all ranks, if the file or folder can't be written. Training can go
                 on.
         """
-
-        def prepare() -> None:
-            expect(PATH, path=path)
-            expect(WHOLE.or_none, max_shard_bytes=max_shard_bytes)
-            check_present(self.ranks.absent)
-            if max_shard_bytes is not None and max_shard_bytes <= 0:
-                raise InvalidInputError(
-                    f"max_shard_bytes={max_shard_bytes}: a file holds some bytes"
-                )
-
-        alike = {"path": path_text(path), "max_shard_bytes": max_shard_bytes}
-        jointly(self.ranks, "save_weights", prepare, **alike)
-        with self.ranks.reported():
-            messages = self._checkpoints.messages(meeting=True)
-        understood(
-            self.ranks, lambda: self._state.write_weights(Path(path), messages, max_shard_bytes)
-        )
+        messages = partial(self._checkpoints.messages, meeting=True)
+        self._state.save_weights(path, max_shard_bytes, messages)
 
     def load_weights(self, path: str | Path) -> None:
         """Reads parameters and buffers, on each rank its own pieces.

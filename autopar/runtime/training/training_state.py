@@ -5,17 +5,17 @@ Whole, by the names that PyTorch uses; or, of the model, as a file of weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from autopar.base.arguments import MAPPING, Kind, expect
+from autopar.base.arguments import MAPPING, PATH, WHOLE, Kind, expect
 from autopar.base.errors import InvalidInputError
 from autopar.ir.layout import Layout
-from autopar.runtime.execute.ranks import Ranks, jointly
+from autopar.runtime.execute.ranks import Ranks, jointly, path_text, understood
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.ports.ports import check_present
 from autopar.runtime.state.state import (
@@ -179,16 +179,36 @@ class TrainingState:
                 {name: given[name] for name in given if name in group and name != "params"}
             )
 
-    def write_weights(
-        self, path: Path, messages: Messages, max_shard_bytes: int | None = None
+    def save_weights(
+        self, path: str | Path, max_shard_bytes: int | None, connect: Callable[[], Messages]
     ) -> None:
         """Writes parameters and buffers, gathered one at a time. See `Trainer.save_weights`.
+
+        Args:
+            path: A file or folder.
+            max_shard_bytes: Largest size of the tensors of a file in a folder.
+            connect: Connects the processes.
 
         Raises:
             InvalidInputError: On all ranks, if the file or folder can't be written.
         """
-        check_present(self.ranks.absent)
-        write_state(self.model, path, messages, max_shard_bytes)
+
+        def prepare() -> None:
+            expect(PATH, path=path)
+            expect(WHOLE.or_none, max_shard_bytes=max_shard_bytes)
+            check_present(self.ranks.absent)
+            if max_shard_bytes is not None and max_shard_bytes <= 0:
+                raise InvalidInputError(
+                    f"max_shard_bytes={max_shard_bytes}: a file holds some bytes"
+                )
+
+        alike = {"path": path_text(path), "max_shard_bytes": max_shard_bytes}
+        jointly(self.ranks, "save_weights", prepare, **alike)
+        with self.ranks.reported():
+            messages = connect()
+        understood(
+            self.ranks, lambda: write_state(self.model, Path(path), messages, max_shard_bytes)
+        )
 
     def read_weights(self, path: str | Path) -> None:
         """Takes over parameters and buffers from files, each rank its own pieces.

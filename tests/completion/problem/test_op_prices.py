@@ -16,7 +16,7 @@ from autopar.completion.propagate.solve import Solution
 from autopar.completion.write import write_solution
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
-from autopar.ir.layout import DimLayout, normalize_dim
+from autopar.ir.dims import DimLayout, normalize_dim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Port, Program, Signature
 from autopar.ir.rules.rule import Rule

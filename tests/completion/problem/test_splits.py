@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.completion.problem.splits import SplitTable
-from autopar.ir.layout import DimLayout, SubDim, dim_axes, dim_size, dim_str
+from autopar.ir.dims import DimLayout, SubDim, dim_axes, dim_size, dim_str
 from autopar.ir.mesh import ProcessMesh
 
 MESH = ProcessMesh.of_shape((2, 3, 2), ["a", "b", "c"])

@@ -21,7 +21,8 @@ from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster
 from autopar.cost.evaluation import evaluate
 from autopar.cost.memory.timeline import memory_timeline
-from autopar.ir.layout import Layout, Origin, SubDim, dim_axes
+from autopar.ir.dims import SubDim, dim_axes
+from autopar.ir.layout import Layout, Origin
 from autopar.pipeline import Compiled, CompileOptions, compile_program
 from autopar.planning.mesh_shape import fastest_shape
 from tests.completion.networks import Network, mlp

@@ -16,8 +16,9 @@ from functools import cache
 
 from autopar.cost import CommunicationModel
 from autopar.cost.reshard.redistribution import redistribution_messages
+from autopar.ir.dims import DimLayout, SubDim, dim_axes, local_extent, normalize_dim
 from autopar.ir.expr.expression import evaluate
-from autopar.ir.layout import DimLayout, Layout, SubDim, dim_axes, local_extent, normalize_dim
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 
 Axes = tuple[str, ...]

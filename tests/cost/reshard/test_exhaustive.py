@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from autopar.cost import Cluster, CommunicationModel, LinkLevel, Move, Reshard, ReshardPlanner
-from autopar.ir.layout import Layout, dim_axes, whole
+from autopar.ir.dims import dim_axes, whole
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from tests.cost.levels import two_levels
 from tests.cost.reshard.exhaustive import Exhaustive

@@ -9,7 +9,8 @@ from autopar.base.errors import VerificationError
 from autopar.cost import Cluster, CommunicationModel, LinkLevel, Move, Reshard, ReshardPlanner
 from autopar.cost.reshard.moves import LayoutGraph, State, Step
 from autopar.cost.reshard.planner import plan_reshard
-from autopar.ir.layout import DimMapping, Layout
+from autopar.ir.dims_mapping import DimMapping
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from tests.partition.simulate import check, run, scatter
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autopar.cost.reshard.redistribution import redistribution_messages
-from autopar.ir.layout import block_size
+from autopar.ir.dims import block_size
 from autopar.ir.rules.numbering import Numbering, permuted
 from autopar.ir.rules.window import Redistribution, Window
 

@@ -19,8 +19,9 @@ from autopar.ir import program_pb2 as pb
 from autopar.ir import serde
 from autopar.ir.builds.manifest import Manifest
 from autopar.ir.deployment import Deployment, RankEntry
+from autopar.ir.dims import SubDim
 from autopar.ir.expr.expression import Binary, Coord, IntExpr, Size
-from autopar.ir.layout import Layout, SubDim
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import DType, Function, Op, Program, Ref, Value
 from autopar.ir.serde import (

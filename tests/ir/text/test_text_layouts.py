@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 
 from autopar.base.errors import AnnotationError
+from autopar.ir.dims import DimLayout, SubDim
 from autopar.ir.expr.expression import ceildiv, maximum
-from autopar.ir.layout import DimLayout, Layout, SubDim
+from autopar.ir.layout import Layout
 from autopar.ir.text.cursor import Cursor, TextError
 from autopar.ir.text.layouts import (
     Entry,

@@ -7,8 +7,9 @@ import math
 import pytest
 
 from autopar.base.errors import UNKNOWN, Loc
+from autopar.ir.dims import SubDim
 from autopar.ir.expr.expression import UNBOUNDED, Coord, IntExpr, Size, maximum, minimum
-from autopar.ir.layout import Layout, Origin, SubDim
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
     BoxDim,

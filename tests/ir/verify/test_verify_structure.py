@@ -8,8 +8,9 @@ from textwrap import dedent
 import pytest
 
 from autopar.base.errors import VerificationError
+from autopar.ir.dims import SubDim
 from autopar.ir.expr.expression import Coord, Size, ceildiv
-from autopar.ir.layout import Layout, Origin, SubDim
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, Port, Program, Ref, Signature, Value
 from autopar.ir.text import parse_program

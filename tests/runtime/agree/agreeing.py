@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import AutoparError
-from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute.session import Session
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.training.trainer import Trainer

@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from autopar.base.errors import AutoparError
 from autopar.runtime.checkpoint import checkpoint
-from autopar.runtime.execute import distributed
-from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute import generate
+from autopar.runtime.execute.session import Session
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.job.processes import Processes
@@ -63,7 +63,7 @@ def states(processes: Processes, build: Path, folder: Path) -> tuple[list[str], 
             said(session.run, {"x": second}, gather=mine),
         ]
         if mine:
-            session._given = (folder / "cut",)
+            session._first._files = (folder / "cut",)
         found.append(said(session.reset))
         return found, said(session, second) == wanted
 
@@ -287,7 +287,7 @@ def closed_session(processes: Processes, build: Path, folder: Path) -> dict[str,
 def failed(processes: Processes, build: Path, folder: Path) -> tuple[str, dict[str, str]]:
     """Returns what a step says in which an op fails on rank 1, and then each call."""
     if processes.rank == 1:
-        distributed.fast_kernel = _breaking(distributed.fast_kernel)
+        generate.fast_kernel = _breaking(generate.fast_kernel)
     trainer = open_trainer(build, processes=processes, **OPTIONS)
     first = ""
     for batch in batches(4):

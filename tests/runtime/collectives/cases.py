@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from autopar.ir.layout import block_size
+from autopar.ir.dims import block_size
 from autopar.ir.memory.kernels import SHORT_SUM_BYTES
 from autopar.ir.program import Arg, Op, Ref
 from autopar.ir.rules.numbering import Numbering

@@ -33,8 +33,9 @@ from autopar.runtime.collectives.async_collectives import end_sum, start_sum
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.reference import collective
-from autopar.runtime.execute import distributed
-from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute import generate
+from autopar.runtime.execute.distributed import JobRank
+from autopar.runtime.execute.session import Session
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.patience import Patience
 from autopar.runtime.job.processes import Processes
@@ -53,9 +54,9 @@ def zeros(processes: Processes, count: int) -> bytes:
 
 def groups_with_variant(processes: Processes, build: Path) -> tuple[int, int]:
     """Returns how many process groups there are for a program, and for two that need the same."""
-    with Session(build, backend="gloo", processes=processes) as session:
+    with JobRank(build, backend="gloo", processes=processes) as rank:
         first = len(distributed_c10d._world.pg_map)
-        session.variant(session.deployment)
+        rank.variant(rank.deployment)
         return first, len(distributed_c10d._world.pg_map)
 
 
@@ -340,10 +341,8 @@ def fail_at(processes: Processes, build: Path, how: str, timeout: float, victim:
         os.kill(os.getpid(), signal.SIGKILL)
         return self
 
-    original = distributed.fast_kernel
-    distributed.fast_kernel = lambda kind: (
-        misbehave if kind == "aten.neg.default" else original(kind)
-    )
+    original = generate.fast_kernel
+    generate.fast_kernel = lambda kind: misbehave if kind == "aten.neg.default" else original(kind)
     started = time.monotonic()
     try:
         with Session(

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from autopar.base.errors import AutoparError
-from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute.session import Session
 from tests.runtime.failure.sabotage import FAULT
 
 TIMEOUT = 5.0

@@ -76,13 +76,13 @@ def main() -> None:
     kill.begin("start")
     from autopar import elastic
     from autopar.runtime.checkpoint import checkpoint
-    from autopar.runtime.execute import distributed
+    from autopar.runtime.execute import connection
     from autopar.runtime.training.trainer import Trainer
     from tests.runtime.checkpoint.targets import train_to
     from tests.runtime.training.steps import LAYOUTS, compiled_step
 
     elastic.build = kill.within("compile", elastic.build)
-    distributed.shake_hands = kill.within("handshake", distributed.shake_hands)
+    connection.shake_hands = kill.within("handshake", connection.shake_hands)
     Trainer.resume = kill.within("load", Trainer.resume)  # type: ignore[method-assign]
     Trainer.step = kill.within("step", Trainer.step)  # type: ignore[method-assign]
     checkpoint.write_checkpoint = kill.within("save", checkpoint.write_checkpoint)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autopar.runtime.checkpoint import checkpoint
-from autopar.runtime.execute import distributed
+from autopar.runtime.execute import connection, distributed, generate, sized
 
 VARIABLE = "AUTOPAR_TEST_FAULT"
 PLACES = ("start", "handshake", "load", "step", "between", "gather", "save", "close")
@@ -68,15 +68,15 @@ class Fault:
 def arm(fault: Fault) -> None:
     """Puts a fault where it may happen in this process."""
     fault.at("start")
-    distributed.shake_hands = fault.before("handshake", distributed.shake_hands)
+    connection.shake_hands = fault.before("handshake", connection.shake_hands)
     distributed.read_weights = fault.before("load", distributed.read_weights)
     checkpoint.write_rectangles = fault.before("save", checkpoint.write_rectangles)
-    close = fault.before("close", distributed.Session.close)
-    distributed.Session.close = close  # type: ignore[method-assign]
-    gather = fault.before("gather", distributed.Gathering.outputs)
-    distributed.Gathering.outputs = gather  # type: ignore[method-assign]
-    kernel = distributed.fast_kernel
-    distributed.fast_kernel = lambda kind: (
+    close = fault.before("close", distributed.JobRank.close)
+    distributed.JobRank.close = close  # type: ignore[method-assign]
+    gather = fault.before("gather", sized.Gathering.outputs)
+    sized.Gathering.outputs = gather  # type: ignore[method-assign]
+    kernel = generate.fast_kernel
+    generate.fast_kernel = lambda kind: (
         fault.before("step", kernel(kind)) if kind in COMPUTED else kernel(kind)
     )
 

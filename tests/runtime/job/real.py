@@ -21,7 +21,7 @@ PRELOADED = [
     "torch._dynamo",
     "autopar.modules",
     "autopar.parallel",
-    "autopar.runtime.execute.distributed",
+    "autopar.runtime.execute.session",
     "tests.runtime.execute.targets",
 ]
 """Modules that processes are forked with: most import them, which takes seconds of each."""

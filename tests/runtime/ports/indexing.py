@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from autopar.base.errors import AutoparError
-from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute.session import Session
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.opening import open_trainer
 

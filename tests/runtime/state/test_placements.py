@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.distributed.tensor import Replicate, Shard
 
-from autopar.ir.layout import Layout, SubDim
+from autopar.ir.dims import SubDim
+from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.runtime.ports.boxes import layout_box, take
 from autopar.runtime.state.placements import placeable, placements_of

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import autopar
 from autopar.ir.builds.files import read_build
-from autopar.runtime.execute.distributed import Session
+from autopar.runtime.execute.session import Session
 from autopar.runtime.ports.boxes import Box, Extent
 from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.weights.weights import WeightFile

@@ -20,9 +20,9 @@ from autopar.completion.problem.space import Form
 from autopar.completion.problem.splits import Splits
 from autopar.completion.search.effort import CUBE_WORK, WAY_WORK
 from autopar.completion.search.watch import Watch
+from autopar.ir.dims import DimLayout, SubDim, dim_axes, normalize_dim
 from autopar.ir.expr.expression import Expr, IntExpr, exact_quotient, planned
 from autopar.ir.expr.facts import divides
-from autopar.ir.layout import DimLayout, SubDim, dim_axes, normalize_dim
 from autopar.ir.program import Pending
 
 SUM = "sum"

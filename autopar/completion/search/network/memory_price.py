@@ -21,8 +21,8 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.search.network.network import Array, Network
 from autopar.completion.search.network.transfer import Ends
+from autopar.ir.dims import block_size
 from autopar.ir.expr.expression import planned, prod
-from autopar.ir.layout import block_size
 from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES
 

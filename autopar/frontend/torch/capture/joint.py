@@ -7,12 +7,10 @@ softmax, attention): completion takes an op apart only where a split needs it.
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch._export.utils import _compiling_state_context
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -22,7 +20,9 @@ from torch.utils import _pytree as pytree
 
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.frontend.quiet import quiet
+from autopar.frontend.torch.capture.described import inputs_of, is_any, outputs_of
 from autopar.frontend.torch.capture.fake import FakeModel
+from autopar.frontend.torch.capture.kernel_dtypes import correct_dtypes
 from autopar.frontend.torch.capture.origin import (
     UserLines,
     named_modules,
@@ -166,6 +166,27 @@ def capture_joint(
     """
     make_batch_norms_static(fake.module)
     step = _Step(fake, compute, absent=absent)
+    module = _traced(step, fake, batch, compiling)
+    name_strided_views(module.graph)
+    simplify(module.graph)
+    _drop_tangents(module.graph)
+    with fake.mode, preserve_node_meta(), _explained(fake.answering.sizes):
+        # Behind what takes ops out that nothing reads: none reads what is assumed.
+        assumed = take_assumptions(module.graph, fake.answering)
+    fake.answering.sizes.narrow_all()
+    refuse_changes(step.model, step.seen)
+    spread_origins(module.graph)
+    assert step.structure is not None
+    joint = _joint(module, fake, step, assumed)
+    refuse_overlaps(fake.stored, joint.updates)
+    step.leftovers.refuse_written(joint.updates)
+    return joint
+
+
+def _traced(
+    step: _Step, fake: FakeModel, batch: Sequence[Tensor], compiling: bool
+) -> fx.GraphModule:
+    """Returns the graph of a step, forward and backward, as torch traces it."""
     explained = _explained(fake.answering.sizes)
     with contextlib.ExitStack() as stack, fake.mode, preserve_node_meta(), explained:
         if compiling:
@@ -184,25 +205,10 @@ def capture_joint(
         stack.enter_context(undrawn(step.model))
         stack.enter_context(step.outside)
         traced = aot_export_joint_with_descriptors(stack, step, tuple(batch), {}, decompositions={})
-        module = traced.graph_module
+        module: fx.GraphModule = traced.graph_module
         take_sizes(module.graph)
-        _correct_statistics(module.graph)
-        _correct_gradients(module.graph)
-        _correct_attention(module.graph)
-    name_strided_views(module.graph)
-    simplify(module.graph)
-    _drop_tangents(module.graph)
-    with fake.mode, preserve_node_meta(), _explained(fake.answering.sizes):
-        # Behind what takes ops out that nothing reads: none reads what is assumed.
-        assumed = take_assumptions(module.graph, fake.answering)
-    fake.answering.sizes.narrow_all()
-    refuse_changes(step.model, step.seen)
-    spread_origins(module.graph)
-    assert step.structure is not None
-    joint = _described(module, fake, step, assumed)
-    refuse_overlaps(fake.stored, joint.updates)
-    step.leftovers.refuse_written(joint.updates)
-    return joint
+        correct_dtypes(module.graph)
+    return module
 
 
 def _drop_tangents(graph: fx.Graph) -> None:
@@ -213,159 +219,42 @@ def _drop_tangents(graph: fx.Graph) -> None:
     """
     for node in graph.find_nodes(op="placeholder"):
         described: Any = node.meta.get("desc")
-        if not _is(described, "TangentAOTInput"):
+        if not is_any(described, "TangentAOTInput"):
             continue
         written: Any = getattr(described.output, "mutated_input", None)
-        refused = _is(written, "ParamAOTInput") and not drop_tangent(node)
-        if refused or _is(written, "BufferAOTInput"):
+        refused = is_any(written, "ParamAOTInput") and not drop_tangent(node)
+        if refused or is_any(written, "BufferAOTInput"):
             raise InvalidInputError(
                 f"forward writes to {written.target.removeprefix('model.')!r} what has a gradient,"
                 " and a program keeps none from step to step; write a detached tensor"
             )
 
 
-_STATISTICS = frozenset(
-    (
-        torch.ops.aten._native_batch_norm_legit_functional.default,
-        torch.ops.aten.native_layer_norm.default,
-        torch.ops.aten.native_group_norm.default,
-    )
-)
-"""Normalizations that return a mean and the inverse of a deviation behind their output."""
-
-
-def _correct_statistics(graph: fx.Graph) -> None:
-    """Corrects the dtype of what normalizations of halves save: their kernels keep it in float32.
-
-    That is so where running statistics or weights are float32; fake tensors say otherwise.
-    """
-    for node in graph.nodes:
-        if node.target not in _STATISTICS:
-            continue
-        given = [each.meta["val"].dtype for each in node.args if isinstance(each, fx.Node)]
-        if given[0] not in (torch.float16, torch.bfloat16) or torch.float32 not in given[1:]:
-            continue
-        output, *saved = node.meta["val"]
-        saved[:2] = [each.float() for each in saved[:2]]
-        _retype(node, (output, *saved))
-
-
-def _correct_gradients(graph: fx.Graph) -> None:
-    """Corrects the dtype of the gradient of a group norm's input: it is the input's."""
-    for node in graph.nodes:
-        if node.target is torch.ops.aten.native_group_norm_backward.default:
-            gradient, *others = node.meta["val"]
-            source = node.args[1]
-            if gradient is not None and isinstance(source, fx.Node):
-                _retype(node, (gradient.to(source.meta["val"].dtype), *others))
-
-
-def _correct_attention(graph: fx.Graph) -> None:
-    """Corrects the dtype of what attention in float64 saves: torch before 2.13 says float32."""
-    for node in graph.nodes:
-        if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
-            output, saved, *others = node.meta["val"]
-            if output.dtype == torch.float64:
-                _retype(node, (output, saved.double(), *others))
-
-
-def _retype(node: fx.Node, results: tuple[Any, ...]) -> None:
-    node.meta["val"] = results
-    for pick in node.users:
-        if pick.target is operator.getitem:
-            pick.meta["val"] = results[pick.args[1]]  # type: ignore[index]
-
-
-def _described(
+def _joint(
     module: fx.GraphModule, fake: FakeModel, step: _Step, assumed: tuple[Assumed, ...]
 ) -> Joint:
     assert step.structure is not None
     owner = {alias: each.name for each in fake.stored.values() for alias in each.aliases}
-    stored: dict[fx.Node, str] = {}
-    batch: dict[fx.Node, int] = {}
-    constants: dict[fx.Node, Tensor] = {}
-    tangents: dict[int, fx.Node] = {}
-    written_tangents: dict[int, fx.Node] = {}
-    for node in module.graph.nodes:
-        described = node.meta.get("desc")
-        if node.op == "get_attr":
-            constants[node] = _attribute(module, node)
-        elif node.op != "placeholder":
-            continue
-        elif _is(described, "TangentAOTInput"):
-            if not _is(described.output, "InputMutationAOTOutput"):
-                tangents[described.output.idx] = node
-            else:
-                written_tangents[described.output.mutated_input.idx] = node
-        elif _is(described, "PlainAOTInput"):
-            batch[node] = described.idx
-        elif _is(described, "ParamAOTInput", "BufferAOTInput"):
-            stored[node] = owner[described.target.removeprefix("model.")]
-    outputs: list[fx.Node] = []
-    gradients: dict[str, tuple[fx.Node, ...]] = {}
-    batch_gradients: dict[int, fx.Node] = {}
-    written: dict[int, fx.Node] = {}
-    updates: dict[str, fx.Node] = {}
-    for node, described in _outputs(module.graph):
-        if _is(described, "PlainAOTOutput"):
-            outputs.append(node)
-        elif _is(described, "GradAOTOutput") and _is(described.grad_of, "ParamAOTInput"):
-            name = owner[described.grad_of.target.removeprefix("model.")]
-            if node.meta["val"].is_sparse:
-                raise InvalidInputError(
-                    f"the gradient of {name!r} is sparse, and programs have dense tensors only;"
-                    " use sparse=False in its nn.Embedding"
-                )
-            gradients[name] = (*gradients.get(name, ()), node)
-        elif _is(described, "GradAOTOutput") and _is(described.grad_of, "PlainAOTInput"):
-            batch_gradients[described.grad_of.idx] = node
-        elif not _is(described, "InputMutationAOTOutput"):
-            continue
-        elif _is(described.mutated_input, "PlainAOTInput"):
-            written[described.mutated_input.idx] = node
-        else:
-            updates[owner[described.mutated_input.target.removeprefix("model.")]] = node
+    inputs, outputs = inputs_of(module, owner), outputs_of(module.graph, owner)
     count = len(step.structure.labels)
     return Joint(
         module.graph,
-        stored,
-        batch,
-        constants,
-        tangents,
-        tuple(outputs[:count]),
+        inputs.stored,
+        inputs.batch,
+        inputs.constants,
+        inputs.tangents,
+        tuple(outputs.plain[:count]),
         step.structure,
-        gradients,
-        batch_gradients,
-        written,
-        written_tangents,
-        updates,
+        outputs.gradients,
+        outputs.batch_gradients,
+        outputs.written,
+        inputs.written_tangents,
+        outputs.updates,
         assumed,
-        {name: outputs[count + at] for name, at in step.presence.told.items()},
+        {name: outputs.plain[count + at] for name, at in step.presence.told.items()},
         dict(fake.answering.selected.found),
         tuple(fake.answering.sizes.narrowed()),
     )
-
-
-def _outputs(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any]]:
-    output = graph.output_node()
-    nodes, described = output.args[0], output.meta["desc"]
-    assert isinstance(nodes, (list, tuple))
-    for node, each in zip(nodes, described, strict=True):
-        if isinstance(node, fx.Node):
-            yield node, each
-
-
-def _is(described: object, *names: str) -> bool:
-    return type(described).__name__ in names
-
-
-def _attribute(module: fx.GraphModule, node: fx.Node) -> Tensor:
-    found: Any = module
-    for part in str(node.target).split("."):
-        found = getattr(found, part)
-    if not isinstance(found, Tensor):
-        raise InvalidInputError(f"{node.name}: the code holds a {type(found).__name__}")
-    return found
 
 
 @contextlib.contextmanager

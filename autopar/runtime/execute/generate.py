@@ -1,0 +1,53 @@
+"""From a rank's specialized program to the code that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from autopar.ir.program import Program
+from autopar.runtime.collectives.groups import Group
+from autopar.runtime.execute.code import Forward
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.torch_compile import through_torch_compile
+from autopar.runtime.execute.updates import InPlace
+from autopar.runtime.failure.whereabouts import Whereabouts
+from autopar.runtime.kernels.bindings import fast_kernel
+from autopar.runtime.kernels.table import kernel
+from autopar.runtime.training.rates import trains
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Generates code for one rank.
+
+    Attributes:
+        device: Where it computes.
+        in_place: What is looked at before anything is overwritten.
+        torch_compile: Whether programs run through `torch.compile`.
+        whereabouts: Where the rank is; learns of all code.
+    """
+
+    device: torch.device
+    in_place: InPlace
+    torch_compile: bool
+    whereabouts: Whereabouts
+
+    def __call__(self, groups: Mapping[str, Group], program: Program) -> Forward:
+        """Returns the code of a specialized program.
+
+        Args:
+            groups: The rank's groups by name.
+            program: What the rank runs.
+        """
+        # torch.compile knows all ops, and not all of torch's functions.
+        find_kernel = kernel if self.torch_compile else fast_kernel
+        module = emit(program, groups, self.device, self.in_place, find_kernel)
+        self.whereabouts.add(module)
+        if not self.torch_compile:
+            # `forward` and not the module itself: see `control`.
+            return module.forward
+        # A guard looks at a value, which ends a graph, as a fused step does.
+        return through_torch_compile(module, not trains(program))

@@ -1,0 +1,66 @@
+"""New content over the old one: the body of a program that overwrites its stored inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from autopar.ir import emitted
+from autopar.ir.memory.joining import runs
+from autopar.ir.memory.overlap import plan_overlap
+from autopar.ir.memory.updates import Mutation, Writes
+from autopar.ir.program import Op
+from autopar.runtime.execute.body import Body
+from autopar.runtime.kernels.joining import joined
+
+
+def add_in_place(body: Body, writes: Writes) -> None:
+    """Adds all ops to a body, and writes new content over the old one.
+
+    Args:
+        body: Has inputs only.
+        writes: What is written where.
+    """
+    ops = body.function.ops
+    overlap = plan_overlap(body.function, body.started, writes)
+    _write(body, writes, -1)
+    for run in runs(body.function, writes):
+        for at in run:
+            body.wait(overlap.before.get(at, ()))
+        if run.start in writes.mutations:
+            _mutate(body, [ops[at] for at in run], [writes.mutations[at] for at in run])
+        else:
+            body.add(run.start, ops[run.start])
+        body.wait(overlap.after.get(run[-1], ()))
+        _write(body, writes, run[-1])
+    body.wait(overlap.before.get(len(ops), ()))
+    _write(body, writes, len(ops))
+
+
+def _mutate(body: Body, ops: Sequence[Op], mutations: Sequence[Mutation]) -> None:
+    """Adds ops in the form that writes their results into operands."""
+    clone = torch.ops.aten.clone.default
+    dense = {"memory_format": torch.contiguous_format}
+    before = {name: body.node(name) for mutation in mutations for name in mutation.copied}
+    for name, node in before.items():
+        copied = Op(*emitted.clone(), (name,), phase="update")
+        body.nodes[name] = body.create(copied, "call_function", clone, (node,), dense)
+    function, op = joined(ops)
+    body.create(op, "call_function", function, *body.arguments(op))
+    for mutation in mutations:
+        for result, operand in mutation.results.items():
+            body.nodes[result] = body.nodes[operand]
+    body.nodes.update(before)
+
+
+def _write(body: Body, writes: Writes, at: int) -> None:
+    """Adds what is written after an op, and before that a look at what decides about it."""
+    if at == writes.guard:
+        body.look()
+    for output, source in writes.after.get(at, ()):
+        written = Op(*emitted.overwrite(), (output,), phase="update")
+        args = (body.node(source), body.node(output))
+        body.nodes[output] = body.create(
+            written, "call_function", torch.ops.aten.copy_.default, args
+        )
