@@ -51,7 +51,7 @@ def _batch_norm(
 def _instance_norm(
     node: Node, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    return F.group_norm(x, x.shape[1], scale, bias, node.number("epsilon", 1e-5))
+    return torch.group_norm(x, x.shape[1], scale, bias, node.number("epsilon", 1e-5))
 
 
 def _layer_norm(
@@ -78,7 +78,7 @@ def _group_norm(
         # One scale per group, not per channel.
         size = x.shape[1] // groups
         scale, bias = (v.reshape(-1, 1).expand(groups, size).reshape(-1) for v in (scale, bias))
-    return F.group_norm(x, groups, scale, bias, node.number("epsilon", 1e-5))
+    return torch.group_norm(x, groups, scale, bias, node.number("epsilon", 1e-5))
 
 
 def _rms_norm(node: Node, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
