@@ -45,14 +45,15 @@ def is_at_least(expr: IntExpr, least: IntExpr) -> bool:
         return expr >= least
     if bounds(add(expr, multiply(least, -1)))[0] >= 0:
         return True
+    if isinstance(expr, Binary) and expr.op == "min":
+        return is_at_least(expr.lhs, least) and is_at_least(expr.rhs, least)
+    if isinstance(least, Binary) and least.op == "max":
+        return is_at_least(expr, least.lhs) and is_at_least(expr, least.rhs)
+    # Those hold if both sides do, and no other way: these may hold otherwise, too.
     if isinstance(least, Binary) and least.op == "min":
         return is_at_least(expr, least.lhs) or is_at_least(expr, least.rhs)
     if isinstance(expr, Binary) and expr.op == "max":
         return is_at_least(expr.lhs, least) or is_at_least(expr.rhs, least)
-    if isinstance(least, Binary) and least.op == "max":
-        return is_at_least(expr, least.lhs) and is_at_least(expr, least.rhs)
-    if isinstance(expr, Binary) and expr.op == "min":
-        return is_at_least(expr.lhs, least) and is_at_least(expr.rhs, least)
     return any(is_at_least(less, 0) for less in _below(add(expr, multiply(least, -1))))
 
 

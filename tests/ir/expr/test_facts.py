@@ -176,5 +176,7 @@ def test_sizes_of_the_same_name_are_compared_as_expressions() -> None:
     assert is_at_least(maximum(BATCH, 10) - BATCH, 0)
     assert is_at_least(BATCH - minimum(BATCH, LENGTH), 0)
     assert not is_at_least(BATCH - maximum(BATCH, 10), 0)
+    assert is_at_least(minimum(BATCH, LENGTH * 2), minimum(BATCH, LENGTH))
+    assert is_at_least(maximum(BATCH, LENGTH * 2), maximum(BATCH, LENGTH))
     assert not is_at_least(maximum(BATCH, 10) - BATCH * 2, 0)
     assert not is_at_least(BATCH + 1, BATCH * 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -169,9 +170,18 @@ def _split(node: Node, x: torch.Tensor, sizes: Array | None = None) -> tuple[tor
         parts = node.integer("num_outputs", len(node.proto.output))
         if parts <= 0:
             raise Refused(f"it splits into {parts} parts")
-        block = -(-x.shape[axis] // parts)
-        given = [min(block, max(0, x.shape[axis] - block * at)) for at in range(parts)]
+        return _equal_parts(x, axis, parts)
     return tuple(torch.split(x, given, axis))
+
+
+def _equal_parts(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor, ...]:
+    """Cuts a dimension into so many parts, of which the last ones may be smaller, or empty."""
+    size = x.shape[axis]
+    block = -(-size // parts)
+    ends = [smaller(block * at, size) for at in range(parts)] + [size]
+    if all(isinstance(end, int) for end in ends):
+        return tuple(torch.split(x, [end - start for start, end in pairwise(ends)], axis))
+    return tuple(x.narrow(axis, start, end - start) for start, end in pairwise(ends))
 
 
 def _expand(node: Node, x: torch.Tensor, shape: Array) -> torch.Tensor:
