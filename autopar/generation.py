@@ -8,7 +8,7 @@ Keys and values stay on the ranks: a call hands over one token per sequence, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +17,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from autopar.base.arguments import COUNT, FLAG, POSITIVE, WHOLE, Kind, expect
+from autopar.base.arguments import COUNT, WHOLE, Kind, expect
 from autopar.base.errors import InvalidInputError
+from autopar.runtime.serving.sampling import Logits, Sampling, chosen
 from autopar.runtime.serving.session import BuildSession
 
 Ids = npt.NDArray[np.int64]
-Logits = Callable[[Tensor, Tensor], Tensor]
-"""(ids so far [batch, length], logits [batch, entries]) -> logits, as transformers' processors."""
-
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 """The inputs that exporters of decoders know."""
 
 _SESSION = Kind(lambda value: isinstance(value, BuildSession), "an InferenceSession")
+_TOKEN = Kind(lambda value: WHOLE.fits(value) and value >= 0, "a token's number")  # type: ignore[operator]
 _TOKENS = Kind(
     lambda value: (
         value is None
@@ -37,27 +36,6 @@ _TOKENS = Kind(
     ),
     "a token's number, or a list of them",
 )
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token follows from logits.
-
-    Attributes:
-        do_sample: Whether to draw it; otherwise it is the most likely one.
-        temperature: What logits are divided by.
-        top_k: How many of the most likely ones may be drawn; None for all.
-        top_p: How likely those that may be drawn must be together at least, the most likely first.
-        seed: What is drawn follows from it.
-        processor: Changes the logits first.
-    """
-
-    do_sample: bool
-    temperature: float
-    top_k: int | None
-    top_p: float
-    seed: int
-    processor: Logits | None
 
 
 def generate(
@@ -84,7 +62,7 @@ def generate(
         InvalidInputError: See `stream`.
         RuntimeFailure: If a rank fails.
     """
-    ids = _ids(input_ids)
+    ids = _ids(IDS, input_ids)
     tokens = stream(
         session,
         ids,
@@ -146,17 +124,9 @@ def stream(
     expect(_SESSION, session=session)
     expect(COUNT, max_new_tokens=max_new_tokens)
     expect(_TOKENS, eos_token_id=eos_token_id)
-    expect(WHOLE.or_none, pad_token_id=pad_token_id)
-    expect(FLAG, do_sample=do_sample)
-    expect(POSITIVE, temperature=temperature, top_p=top_p)
-    expect(COUNT.or_none, top_k=top_k)
-    expect(WHOLE, seed=seed)
-    ids = _ids(input_ids)
-    mask = np.ones_like(ids) if attention_mask is None else _ids(attention_mask)
-    if mask.shape != ids.shape:
-        raise InvalidInputError(
-            f"attention_mask is {list(mask.shape)}, and input_ids are {list(ids.shape)}"
-        )
+    expect(_TOKEN.or_none, pad_token_id=pad_token_id)
+    ids = _ids(IDS, input_ids)
+    mask = np.ones_like(ids) if attention_mask is None else _mask(attention_mask, ids)
     sampling = Sampling(do_sample, temperature, top_k, top_p, seed, logits_processor)
     decoder = _Decoder(session)
     ends = () if eos_token_id is None else tuple(np.atleast_1d(eos_token_id).tolist())
@@ -242,10 +212,8 @@ def _tokens(
     mask = decoder.begin(ids, mask)
     new = ids
     for at in range(count):
-        logits = decoder.next(new, mask)
-        if sampling.processor is not None:
-            logits = sampling.processor(torch.from_numpy(ids), logits)
-        tokens = end.passed(_chosen(logits, sampling, generator).numpy())
+        logits = sampling.processed(torch.from_numpy(ids), decoder.next(new, mask))
+        tokens = end.passed(chosen(logits, sampling, generator).numpy())
         yield tokens
         if end.ended.all() or at == count - 1:
             return
@@ -254,33 +222,42 @@ def _tokens(
         mask = np.concatenate([mask, np.ones_like(new)], 1)
 
 
-def _chosen(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
-    """Returns a token per row of logits."""
-    if not sampling.do_sample:
-        return logits.argmax(-1)
-    scaled = logits.float() / sampling.temperature
-    if sampling.top_k is not None and sampling.top_k < scaled.shape[-1]:
-        least = scaled.topk(sampling.top_k).values[:, -1:]
-        scaled = scaled.masked_fill(scaled < least, -torch.inf)
-    if sampling.top_p < 1:
-        scaled = _likely(scaled, sampling.top_p)
-    return torch.multinomial(scaled.softmax(-1), 1, generator=generator)[:, 0]
+def _ids(name: str, given: Any) -> Ids:
+    """Returns ids or a mask.
 
-
-def _likely(logits: Tensor, part: float) -> Tensor:
-    """Returns logits without those that aren't needed for a part of what is likely."""
-    ordered, places = logits.sort(descending=True)
-    likely = ordered.softmax(-1)
-    # The one that makes the sum large enough is still among them.
-    left_out = likely.cumsum(-1) - likely >= part
-    return logits.masked_fill(left_out.scatter(-1, places, left_out), -torch.inf)
-
-
-def _ids(given: Any) -> Ids:
-    found = np.asarray(given)
+    Raises:
+        InvalidInputError: If it is neither.
+    """
+    try:
+        found = np.asarray(given)
+    except ValueError:
+        raise InvalidInputError(
+            f"{name}: rows differ in length; pad shorter prompts on the left, and give {MASK}="
+        ) from None
     if found.ndim != 2 or not np.issubdtype(found.dtype, np.integer) or not found.size:
         raise InvalidInputError(
-            f"ids and masks are integers, [batch, length], from 1 on; got {found.dtype}"
+            f"{name}: give integers, [batch, length], from 1 on; got {found.dtype}"
             f"{list(found.shape)}"
         )
     return found.astype(np.int64)
+
+
+def _mask(given: Any, ids: Ids) -> Ids:
+    """Returns a mask of prompts.
+
+    Raises:
+        InvalidInputError: If it isn't one, or padding is behind a prompt: tokens would go on from
+            that.
+    """
+    mask = _ids(MASK, given)
+    if mask.shape != ids.shape:
+        raise InvalidInputError(f"{MASK} is {list(mask.shape)}, and {IDS} are {list(ids.shape)}")
+    if not np.isin(mask, (0, 1)).all():
+        raise InvalidInputError(f"{MASK}: give 1 for what belongs to a prompt, 0 for padding")
+    if not mask[:, -1].all():
+        row = int(np.flatnonzero(mask[:, -1] == 0)[0])
+        raise InvalidInputError(
+            f"{MASK} ends with padding in row {row}, but tokens go on from the last column;"
+            " pad shorter prompts on the left, as padding_side='left' of a tokenizer does"
+        )
+    return mask

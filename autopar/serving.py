@@ -8,6 +8,7 @@ It starts its ranks, keeps them until it is closed, and has the interface of ONN
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -94,10 +95,12 @@ class InferenceSession(BuildSession):
     def close(self) -> None:
         """Ends the session and its ranks, when what they are doing is done.
 
-        Calls that are waiting raise a RuntimeFailure.
+        Calls that are waiting raise a RuntimeFailure. In a process that was forked off, it does
+        nothing.
         """
         super().close()
-        self._held.close()
+        if not self.is_elsewhere():
+            self._held.close()
 
     def _built(self, model: str | Path | CompiledModel, compiling: dict[str, Any]) -> Path:
         """Returns the folder of a build, which is made if there is none."""
@@ -117,5 +120,7 @@ class InferenceSession(BuildSession):
         return Path(model)
 
     def _folder(self) -> Path:
-        folder = tempfile.TemporaryDirectory(prefix="autopar-session-")
-        return Path(self._held.enter_context(folder)) / "build"
+        # A TemporaryDirectory would be removed by processes that are forked off, too.
+        folder = tempfile.mkdtemp(prefix="autopar-session-")
+        self._held.callback(shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder) / "build"

@@ -144,6 +144,11 @@ class OpenSizes:
         text = str(condition) if spelled is None else f" {spelled} ".join(map(str, condition.args))
         return self.named(text), ", ".join(sorted(used))
 
+    def names(self, sizes: Iterable[SymSize]) -> list[str]:
+        """Returns the names of the open sizes of which some are made, each once."""
+        found = (sizes_of(self.expr(size)) for size in sizes)
+        return list(dict.fromkeys(each.name for some in found for each in sorted(some, key=str)))
+
     def named(self, text: str) -> str:
         """Returns a text with the names of sizes in the place of torch's symbols, and of ours."""
         for symbol, size in self._ranges.items():

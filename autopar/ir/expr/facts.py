@@ -6,7 +6,7 @@ All answers are sure: where nothing is known, the answer is no.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from autopar.ir.expr.expression import (
     Binary,
@@ -45,15 +45,29 @@ def is_at_least(expr: IntExpr, least: IntExpr) -> bool:
         return expr >= least
     if bounds(add(expr, multiply(least, -1)))[0] >= 0:
         return True
+    if isinstance(expr, Binary) and expr.op == "min":
+        return is_at_least(expr.lhs, least) and is_at_least(expr.rhs, least)
+    if isinstance(least, Binary) and least.op == "max":
+        return is_at_least(expr, least.lhs) and is_at_least(expr, least.rhs)
+    # Those hold if both sides do, and no other way: these may hold otherwise, too.
     if isinstance(least, Binary) and least.op == "min":
         return is_at_least(expr, least.lhs) or is_at_least(expr, least.rhs)
     if isinstance(expr, Binary) and expr.op == "max":
         return is_at_least(expr.lhs, least) or is_at_least(expr.rhs, least)
-    if isinstance(least, Binary) and least.op == "max":
-        return is_at_least(expr, least.lhs) and is_at_least(expr, least.rhs)
-    if isinstance(expr, Binary) and expr.op == "min":
-        return is_at_least(expr.lhs, least) and is_at_least(expr.rhs, least)
-    return False
+    return any(is_at_least(less, 0) for less in _below(add(expr, multiply(least, -1))))
+
+
+def _below(total: IntExpr) -> Iterator[IntExpr]:
+    """Yields sums that are never larger than one in which there is a maximum, or less a minimum."""
+    terms = terms_of(total)
+    if len(terms) < 2:
+        return
+    for monomial, factor in terms.items():
+        atom = monomial[0] if len(monomial) == 1 else None
+        if isinstance(atom, Binary) and atom.op == ("max" if factor > 0 else "min"):
+            rest = add(total, multiply(atom, -factor))
+            yield from (add(rest, multiply(side, factor)) for side in (atom.lhs, atom.rhs))
+            return
 
 
 def is_less(one: IntExpr, other: IntExpr) -> bool | None:

@@ -11,6 +11,7 @@ from autopar.ir.expr.expression import (
     Binary,
     IntExpr,
     Size,
+    common_factor,
     exact_quotient,
     sizes_of,
     substitute,
@@ -23,10 +24,17 @@ MOST_STEP = 4096
 def equal_for_multiples(one: IntExpr, other: IntExpr) -> Size | None:
     """Returns the one size of two expressions as the multiple for which they are equal.
 
+    Sizes that are factors of both don't count.
+
     Returns:
         None if they depend on several sizes, or no multiples of their divisors make them equal.
     """
     sizes = sizes_of(one) | sizes_of(other)
+    if len(sizes) > 1:
+        factor = common_factor(one, other)
+        left, right = exact_quotient(one, factor), exact_quotient(other, factor)
+        if factor != 1 and left is not None and right is not None:
+            return equal_for_multiples(left, right)
     if len(sizes) != 1:
         return None
     (size,) = sizes

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autopar.ir.dtypes import TORCH_NAMES
-from autopar.ir.expr.expression import IntExpr, Size
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Port
 
 _OTHERWISE = {"f32": "float", "f64": "double"}
@@ -19,7 +19,8 @@ class NodeArg:
 
     Attributes:
         name: Its name.
-        shape: A number per dimension, or the name of one that is open.
+        shape: A number per dimension, or the name of one that is open, or how it follows from
+            others: `past + length`.
         type: As ONNX Runtime writes it: `tensor(float)`.
     """
 
@@ -37,9 +38,7 @@ def described(ports: Iterable[Port]) -> list[NodeArg]:
 
 
 def _dim(size: IntExpr) -> int | str:
-    if isinstance(size, int):
-        return size
-    return size.name if isinstance(size, Size) else str(size)
+    return size if isinstance(size, int) else str(size).replace("$", "")
 
 
 def _type(dtype: str) -> str:

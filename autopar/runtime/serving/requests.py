@@ -6,6 +6,7 @@ request of all their rows, whose outputs are cut apart again.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -68,15 +69,26 @@ class Queue:
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
         self._ended: RuntimeFailure | None = None
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._work, name="autopar requests", daemon=True)
         self._thread.start()
+
+    def is_elsewhere(self) -> bool:
+        """Tells whether this process was forked off: the thread is in the one that began."""
+        return os.getpid() != self._process
 
     def put(self, request: Request) -> None:
         """Adds a request.
 
         Raises:
-            RuntimeFailure: If none is carried out any more.
+            RuntimeFailure: If none is carried out any more, or none by this process.
         """
+        if self.is_elsewhere():
+            raise RuntimeFailure(
+                f"the session is that of process {self._process}, from which this one,"
+                f" {os.getpid()}, was forked; open one in each process that calls it, or call it"
+                " from threads"
+            )
         with self._changed:
             if self._ended is not None:
                 raise RuntimeFailure(str(self._ended))

@@ -125,14 +125,14 @@ class BuildSession(Closing):
         """Returns outputs, in the order of their names; of dtypes that numpy lacks, as float32.
 
         Args:
-            output_names: Which; None for all.
+            output_names: Which; all for None or an empty list.
             feeds: Inputs by name: arrays, tensors, or what can be made one.
 
         Raises:
             InvalidInputError: If there is no such output, or the inputs don't fit: it says what is
                 expected. The session can go on.
             RuntimeFailure: If a rank failed, in this call or an earlier one, or the session is
-                closed.
+                closed, or this process was forked from the one that opened it.
         """
         wanted = self._wanted(output_names)
         request = self._checked(feeds)
@@ -181,15 +181,23 @@ class BuildSession(Closing):
     def close(self) -> None:
         """Ends the session and its ranks, when what they are doing is done.
 
-        Calls that are waiting raise a RuntimeFailure.
+        Calls that are waiting raise a RuntimeFailure. In a process that was forked off, it does
+        nothing.
         """
+        if self.is_elsewhere():
+            return
         self._queue.end(RuntimeFailure("the session was closed"))
         self._queue.join()
         self._runner.close()
 
+    def is_elsewhere(self) -> bool:
+        """Tells whether this process was forked off: it can't call the session."""
+        return self._queue.is_elsewhere()
+
     def _wanted(self, names: Sequence[str] | None) -> list[str]:
+        expect(NAMES.or_none, output_names=names)
         known = [port.user_label for port in self._outputs]
-        if names is None:
+        if not names:
             return known
         for name in names:
             if name not in known:

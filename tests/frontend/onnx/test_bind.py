@@ -63,6 +63,21 @@ def test_sizes_that_torch_counts_are_called_as_the_first_input(dims: dict[str, i
     assert bind(body, dims=dims) == ({"ids": (2, length), "mask": (2, length + 1)}, [])
 
 
+def test_names_that_differ_in_signs_are_different_sizes() -> None:
+    body = graph([], {"x": (FLOAT, ["a.b", "a-b", "a_b", "a-b"])}, [])
+    shapes, problems = bind(body, dims={"a.b": "1:", "a_b_3": "2:", "a_b": "3:"})
+    assert not problems
+    names = [("a_b_2", 1, 8), ("a_b_3", 2, 128), ("a_b", 3, 128), ("a_b_3", 2, 128)]
+    assert shapes == {"x": tuple(Size(n, least, planned=planned) for n, least, planned in names)}
+
+
+def test_a_size_without_a_name_is_not_one_that_has_it() -> None:
+    body = graph([], {"x": (FLOAT, [None]), "y": (FLOAT, ["x_0"]), "z.": (FLOAT, [None])}, [])
+    names = {"x": "x_0_2", "y": "x_0", "z.": "z__0"}
+    assert bind(body)[0] == {name: (Size(size, planned=8),) for name, size in names.items()}
+    assert bind(body, dims={"z__0": 3})[0]["z."] == bind(body, dims={"z._0": 3})[0]["z."] == (3,)
+
+
 def test_sizes_called_none_are_not_one() -> None:
     body = graph([], {"x": (FLOAT, ["None", "None"])}, [])
     assert bind(body)[0] == {"x": (Size("x_0", planned=8), Size("x_1", planned=128))}

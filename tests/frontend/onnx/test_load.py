@@ -193,15 +193,15 @@ def test_the_same_problem_of_many_nodes_is_told_once(tmp_path: Path) -> None:
     domain = "ai.onnx.ml"
 
     def add(proto: ModelProto) -> None:
-        for at, operator in enumerate(["Scaler"] * 5 + ["Binarizer"] * 2):
+        for at, operator in enumerate(["Imputer"] * 5 + ["FeatureVectorizer"] * 2):
             proto.graph.node.append(node(operator, "h", f"y{at}", name=f"n{at}", domain=domain))
         proto.opset_import.append(helper.make_opsetid(domain, 1))
 
     lines = [line.split(" (define")[0] for line in refusal(tmp_path, add).splitlines()]
     assert [line.removeprefix("  - node ").replace(domain, "ml") for line in lines[1:]] == [
-        "'n0' (ml.Scaler, opset 1), and 4 more: the operator Scaler isn't supported",
-        "'n5' (ml.Binarizer, opset 1): the operator Binarizer isn't supported",
-        "'n6' (ml.Binarizer, opset 1): the operator Binarizer isn't supported",
+        "'n0' (ml.Imputer, opset 1), and 4 more: the operator Imputer isn't supported",
+        "'n5' (ml.FeatureVectorizer, opset 1): the operator FeatureVectorizer isn't supported",
+        "'n6' (ml.FeatureVectorizer, opset 1): the operator FeatureVectorizer isn't supported",
     ]
 
 

@@ -19,6 +19,7 @@ from autopar.ir.expr.expression import UNBOUNDED
 from autopar.ir.program import Program
 from autopar.ir.used_sizes import used_sizes
 from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.ports.open_inputs import serial_for
 from tests.frontend.onnx.graphs import BOOL, FLOAT, INT64, graph, model, node
 
 
@@ -250,3 +251,27 @@ def test_sizes_may_be_an_output(tmp_path: Path) -> None:
     program = imported(tmp_path, node("Shape", "x", "y"), inputs=given)
     found = run_serial(at_sizes(program, {"batch": 3}), {}, {"x": torch.ones(3, 4)})
     assert found["y"].tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("kind", ["InstanceNormalization", "GroupNormalization"])
+def test_norms_of_each_sample_take_any_batch_and_length(kind: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
+    groups = {} if kind == "InstanceNormalization" else {"num_groups": 2}
+    given = {name: np.arange(1, 5).astype(np.float32) for name in ("scale", "bias")}
+    body = graph(
+        [node(kind, "x scale bias", "y", **groups)],
+        {"x": (FLOAT, ["batch", 4, "length"])},
+        ["y"],
+        initializers=given,
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(model(body, opset=21), path)
+    found = import_onnx(path)
+    assert ranges(found.program) == dict.fromkeys(("batch", "length"), (0, UNBOUNDED))
+    serial = serial_for(found.program, {"x": x})
+    (y,) = run_serial(serial, found.weights, {"x": torch.from_numpy(x)}).values()
+    parts = x if kind == "InstanceNormalization" else x.reshape(2, 2, 6)
+    apart = parts - parts.mean(-1, keepdims=True)
+    normal = (apart / np.sqrt(parts.var(-1, keepdims=True) + 1e-5)).reshape(x.shape)
+    expected = normal * given["scale"][:, None] + given["bias"][:, None]
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)

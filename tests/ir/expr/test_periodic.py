@@ -68,6 +68,7 @@ def test_expressions_of_multiples_are_the_same_numbers(expr: IntExpr, step: int)
         ((H - 1) // 4 + 1, (H + 3) // 4, 1),
         (H // 3 * 3, (H + 1) // 2 * 2, 6),
         (H // 2 + 1, (H + 1) // 2, None),
+        (Size("w") * H, Size("w") * (H // 4) * 4, 4),
     ],
 )
 def test_multiples_make_expressions_equal(one: IntExpr, other: IntExpr, step: int | None) -> None:

@@ -167,21 +167,54 @@ def greedy(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     return torch.cat([ids, logits[:, -1].argmax(-1, keepdim=True)], 1)
 
 
+def forbid(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """Leaves no token for the second row."""
+    return logits.index_fill(0, torch.tensor([1]), -torch.inf)
+
+
 @pytest.mark.parametrize(
     ("ids", "options", "message"),
     [
-        (np.zeros((2, 0), int), {}, r"integers, \[batch, length\]"),
+        (np.zeros((2, 0), int), {}, r"input_ids: give integers, \[batch, length\]"),
+        ([[1, 2], [3]], {}, "input_ids: rows differ in length; pad shorter prompts on the left"),
         (PROMPTS, {"attention_mask": MASK[:2]}, r"attention_mask is \[2, 4\]"),
+        (
+            PROMPTS,
+            {"attention_mask": MASK[:, ::-1]},
+            "padding in row 1, .* pad shorter .* on the left",
+        ),
+        (PROMPTS, {"attention_mask": MASK - 1}, "attention_mask: give 1 for what belongs"),
         (PROMPTS, {"eos_token_id": "2"}, "eos_token_id='2': give a token's number, or a list"),
+        (PROMPTS, {"pad_token_id": -1}, "pad_token_id=-1: give a token's number"),
         (PROMPTS, {"temperature": 0}, "temperature=0: give a number above 0"),
+        (PROMPTS, {"temperature": -1.0}, "temperature=-1.0: give a number above 0"),
+        (PROMPTS, {"top_p": 2}, "top_p=2: give a number above 0, and up to 1"),
+        (PROMPTS, {"top_k": 0}, "top_k=0: give a whole number from 1 on"),
+        (PROMPTS, {"seed": 2**64}, "seed=18446744073709551616: give a whole number of 64 bits"),
+        (PROMPTS, {"logits_processor": 3}, "logits_processor=3: give a function"),
+        (PROMPTS, {"logits_processor": lambda ids, logits: logits[0]}, r"\[13\]; .* \[3, 13\]"),
+        (
+            PROMPTS,
+            {"logits_processor": forbid, "do_sample": True},
+            "no token .* for row 1: its logits",
+        ),
         (PROMPTS + ENTRIES, {}, "out of range in 'input_ids'"),
     ],
 )
 def test_what_can_not_be_used_is_refused(
-    one: InferenceSession, ids: Array, options: dict[str, Any], message: str
+    one: InferenceSession, ids: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         autopar.generate(one, ids, max_new_tokens=2, **options)
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}])
+def test_what_is_said_of_drawing_is_without_effect(
+    one: InferenceSession, options: dict[str, Any]
+) -> None:
+    with pytest.warns(UserWarning, match=r"=.*: only what is drawn .*; give do_sample=True"):
+        found = autopar.generate(one, PROMPTS, max_new_tokens=2, **options)
+    assert np.array_equal(found, autopar.generate(one, PROMPTS, max_new_tokens=2))
 
 
 def test_other_models_are_refused(tmp_path: Path, decoder: Path) -> None:

@@ -71,6 +71,12 @@ def test_calls_from_several_threads(session: InferenceSession) -> None:
         (None, {"ids": np.zeros((1, 2, 3), np.int64)}, "input 'ids' is i64"),
         (None, {"ids": np.full((1, 2), 99)}, "99 is out of range in 'ids'"),
         (None, [ids_of(1, 2)], "the inputs are a list; give them by name"),
+        (
+            None,
+            {"ids": [[1, 2], [3]]},
+            r"input 'ids' is a list in which rows differ in length, \[\[1",
+        ),
+        ("scores", {"ids": ids_of(1, 2)}, "output_names='scores': give a list of names"),
         (["score"], {"ids": ids_of(1, 2)}, "there is no output 'score'; did you mean scores"),
     ],
 )
@@ -147,6 +153,41 @@ def test_a_closed_session_says_so(scorer: Path) -> None:
     session.close()
     with pytest.raises(RuntimeFailure, match="the session was closed"):
         session.run(None, {"ids": ids_of(1, 2)})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system can't fork")
+def test_a_forked_process_is_told_that_the_session_is_not_its_own(
+    session: InferenceSession,
+) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            session.close()
+            session.run(None, {"ids": ids_of(1, 2)})
+        except RuntimeFailure as failure:
+            os.write(writing, str(failure).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        assert f"is that of process {os.getpid()}, from which this one, {child}" in told.read()
+    assert session.run([], {"ids": ids_of(1, 2)})[0].shape == (1, 2, CLASSES)
+
+
+def test_sizes_that_follow_from_others_are_described(tmp_path: Path) -> None:
+    x, y, both = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, 3])
+        for name, size in (("x", "past"), ("y", "new"), ("both", "all"))
+    )
+    node = helper.make_node("Concat", ["x", "y"], ["both"], axis=0)
+    graph = helper.make_graph([node], "joined", [x, y], [both])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "joined.onnx")
+    with InferenceSession(tmp_path / "joined.onnx") as session:
+        assert [each.shape for each in session.get_inputs()] == [["past", 3], ["new", 3]]
+        assert session.get_outputs()[0].shape in (["past + new", 3], ["new + past", 3])
 
 
 def ranks_of(parent: int) -> list[int]:

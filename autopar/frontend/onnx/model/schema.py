@@ -121,6 +121,12 @@ def schema_function(node: Node, inputs: Sequence[Value]) -> FunctionProto | None
     return _parse(body)
 
 
+def has_body(node: Node) -> bool:
+    """Returns whether onnx gives an operator a body for some types of its inputs."""
+    schema: Any = find_schema(node.op_type, node.domain, node.opset)
+    return schema is not None and schema.has_context_dependent_function
+
+
 def _version_of(versions: Sequence[int], opset: int) -> int:
     """Returns the version of a body that is nearest to an opset; each imports its own."""
     return max((version for version in versions if version <= opset), default=min(versions))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autopar.frontend.onnx.ops.classical import TABLE as CLASSICAL
 from autopar.frontend.onnx.ops.elementwise.activation import TABLE as ACTIVATION
 from autopar.frontend.onnx.ops.elementwise.arithmetic import TABLE as ELEMENTWISE
 from autopar.frontend.onnx.ops.elementwise.quantization import TABLE as QUANTIZATION
@@ -60,6 +61,7 @@ DEFAULT_DOMAIN: Mapping[str, Translation] = {
 }
 DOMAINS: Mapping[str, Mapping[str, Translation]] = {
     "": DEFAULT_DOMAIN,
+    "ai.onnx.ml": CLASSICAL,
     "ai.onnx.preview.training": TRAINING,
 }
 _STANDARD = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training")

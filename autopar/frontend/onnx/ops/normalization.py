@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from autopar.frontend.lower.asking import is_sure
 from autopar.frontend.onnx.ops.shape.layout import as_axes
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
@@ -51,7 +52,13 @@ def _batch_norm(
 def _instance_norm(
     node: Node, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    return F.group_norm(x, x.shape[1], scale, bias, node.number("epsilon", 1e-5))
+    return torch.group_norm(x, x.shape[1], scale, bias, node.number("epsilon", 1e-5))
+
+
+def _can_be_of(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
+    """Returns whether nothing rules out that a tensor has a shape; what is open is taken for it."""
+    pairs = zip(tensor.shape, shape, strict=False)
+    return tensor.ndim == len(shape) and not any(is_sure(size != each) for size, each in pairs)
 
 
 def _layer_norm(
@@ -60,7 +67,7 @@ def _layer_norm(
     axis = as_axes([node.integer("axis", -1)], x.ndim)[0]
     shape = list(x.shape[axis:])
     epsilon = node.number("epsilon", 1e-5)
-    fits = list(scale.shape) == shape and (bias is None or list(bias.shape) == shape)
+    fits = all(each is None or _can_be_of(each, shape) for each in (scale, bias))
     given = (scale, bias) if fits else (None, None)
     y, mean, deviation = torch.native_layer_norm(x, shape, given[0], given[1], epsilon)
     if not fits:
@@ -78,7 +85,7 @@ def _group_norm(
         # One scale per group, not per channel.
         size = x.shape[1] // groups
         scale, bias = (v.reshape(-1, 1).expand(groups, size).reshape(-1) for v in (scale, bias))
-    return F.group_norm(x, groups, scale, bias, node.number("epsilon", 1e-5))
+    return torch.group_norm(x, groups, scale, bias, node.number("epsilon", 1e-5))
 
 
 def _rms_norm(node: Node, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -20,11 +20,18 @@ _REASONS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _refusal(what: str, advice: str) -> Translation:
+def refusal(what: str, advice: str) -> Translation:
+    """Returns the translation of an operator that is refused.
+
+    Args:
+        what: Why.
+        advice: What the user may do.
+    """
+
     def run(node: Node, *inputs: object) -> TensorTree:
         raise Refused(what, advice)
 
     return Translation(run)
 
 
-TABLE: Mapping[str, Translation] = {name: _refusal(*why) for name, why in _REASONS.items()}
+TABLE: Mapping[str, Translation] = {name: refusal(*why) for name, why in _REASONS.items()}

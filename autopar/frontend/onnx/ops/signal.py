@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from autopar.frontend.lower.asking import is_sure
 from autopar.frontend.onnx.ops.shape.layout import as_axes
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
@@ -18,10 +19,12 @@ LONGEST = 8192
 
 def _matrices(rows: int, columns: int, length: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     """Returns cos and sin of 2 pi j k / length, for sample j (row) and frequency k (column)."""
-    if max(rows, columns) > LONGEST:
-        raise Refused(f"a transform of {length} samples; at most {LONGEST} are supported")
+    for size in (rows, columns):
+        if is_sure(size > LONGEST):
+            raise Refused(f"a transform of {length} samples; at most {LONGEST} are supported")
+        torch._check(size <= LONGEST)  # type: ignore[no-untyped-call]
     turns = torch.arange(rows).reshape(-1, 1) * torch.arange(columns) % length
-    angle = turns.to(torch.float64) * (2 * math.pi / length)
+    angle = turns.to(torch.float64) * (2 * math.pi) / length
     return torch.cos(angle).to(dtype), torch.sin(angle).to(dtype)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,13 @@ from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type, type_name
 from autopar.frontend.onnx.model.problems import Problems
 from autopar.frontend.onnx.model.tensors import is_possible, shape_text
+from autopar.frontend.onnx.trace.size_names import (
+    SizeNames,
+    dims_of,
+    number_of,
+    size_names,
+    symbol_of,
+)
 from autopar.ir.expr.expression import IntExpr, Size
 from autopar.ir.expr.ranges import SizeRange, parse_range, sum_of
 
@@ -55,18 +61,15 @@ def bind_inputs(
     stored = {tensor.name for tensor in graph.initializer}
     stored |= {sparse.values.name for sparse in graph.sparse_initializer}
     inputs = [value for value in graph.input if value.name not in stored]
-    renamed = _renamed(inputs)
-    dims = {renamed.get(name, name): size for name, size in dims.items()}
-    names = {value.name: _names(value, renamed) for value in inputs}
-    symbols = dict.fromkeys(name for each in names.values() for name in each if name)
-    ours = {_identifier(symbol): symbol for symbol in symbols}
-    dims = {name if name in symbols else ours.get(name, name): dims[name] for name in dims}
-    _check_names("--input-shapes", shapes, [v.name for v in inputs], "input", problems)
-    _check_names("--dims", dims, list(symbols), "symbolic dimension", problems)
+    found = size_names(inputs)
+    names = found.of_inputs
+    dims = {found.known_as(name): size for name, size in dims.items()}
+    _check_names("--input-shapes", shapes, list(names), "input", problems)
+    _check_names("--dims", dims, list(found.identifiers), "symbolic dimension", problems)
     ranges = _ranges(dims, problems)
     _check_sizes(shapes, dims, problems)
     kinds = [_kind(value, problems) for value in inputs]
-    binding = _bind_symbols(names, shapes, ranges, problems)
+    binding = _bind_symbols(found, shapes, ranges, problems)
     bound = []
     for value, kind in zip(inputs, kinds, strict=True):
         own = names[value.name]
@@ -74,51 +77,6 @@ def bind_inputs(
         if kind is not None and shape is not None:
             bound.append(BoundInput(value.name, kind, shape))
     return bound
-
-
-def _dims(value: ValueInfoProto) -> Sequence[TensorShapeProto.Dimension]:
-    return value.type.tensor_type.shape.dim
-
-
-def _symbol(dim: TensorShapeProto.Dimension) -> str:
-    """Returns the name of a symbolic size; "" if it has none.
-
-    Some exporters write `?` or `None` for that.
-    """
-    is_name = any(char.isalnum() for char in dim.dim_param) and dim.dim_param != "None"
-    return dim.dim_param if is_name else ""
-
-
-_COUNTED = re.compile(r"\b[su]\d+\b")
-"""How torch's exporter calls sizes that have no name: it counts them."""
-
-
-def _renamed(inputs: Sequence[ValueInfoProto]) -> dict[str, str]:
-    """Returns what sizes are called that torch has counted: as the first dimension of theirs."""
-    found: dict[str, str] = {}
-    for value in inputs:
-        for at, dim in enumerate(_dims(value)):
-            if _COUNTED.fullmatch(_symbol(dim)):
-                found.setdefault(_symbol(dim), _name(value.name, at))
-    return found
-
-
-def _names(value: ValueInfoProto, renamed: Mapping[str, str]) -> list[str]:
-    """Returns the names of an input's sizes, "" of those that are fixed."""
-    names = []
-    for at, dim in enumerate(_dims(value)):
-        known = _symbol(dim) or ("" if _number(dim) is not None else _name(value.name, at))
-        names.append(_COUNTED.sub(lambda each: renamed.get(each[0], each[0]), known))
-    return names
-
-
-def _name(name: str, at: int) -> str:
-    """Returns the name of a dimension that has none: that of its input, and its place."""
-    return _identifier(f"{name}_{at}")
-
-
-def _identifier(name: str) -> str:
-    return re.sub(r"\W|^(?=\d)", "_", name)
 
 
 def _check_names(
@@ -169,14 +127,14 @@ def _kind(value: ValueInfoProto, problems: Problems) -> ElementType | None:
 
 
 def _bind_symbols(
-    names: Mapping[str, Sequence[str]],
+    names: SizeNames,
     shapes: Mapping[str, Sequence[int]],
     dims: Mapping[str, int | SizeRange],
     problems: Problems,
 ) -> dict[str, IntExpr]:
     binding = {name: size for name, size in dims.items() if isinstance(size, int)}
     said = {symbol: f"--dims {symbol}={size}" for symbol, size in binding.items()}
-    for name, symbols in names.items():
+    for name, symbols in names.of_inputs.items():
         shape = shapes.get(name)
         if shape is None or len(shape) != len(symbols):
             continue
@@ -194,16 +152,15 @@ def _bind_symbols(
     return known | {symbol: total for symbol, total in sums.items() if total is not None}
 
 
-def _open_symbols(
-    names: Mapping[str, Sequence[str]], dims: Mapping[str, int | SizeRange]
-) -> dict[str, Size]:
+def _open_symbols(names: SizeNames, dims: Mapping[str, int | SizeRange]) -> dict[str, Size]:
     """Returns the open size of each symbol: one for all dimensions that the file calls the same."""
     found: dict[str, Size] = {}
-    for symbols in names.values():
+    for symbols in names.of_inputs.values():
         for at, symbol in enumerate(symbols):
             known = dims.get(symbol)
             if symbol and symbol not in found:
-                found[symbol] = _open(symbol, at, known if isinstance(known, SizeRange) else None)
+                given = known if isinstance(known, SizeRange) else SizeRange()
+                found[symbol] = given.size(names.identifiers[symbol], PLANNED[min(at, 1)])
     return found
 
 
@@ -216,16 +173,16 @@ def _shape(
 ) -> tuple[IntExpr, ...] | None:
     """Returns the input's shape; None, after noting why, if a size is missing or contradicted."""
     where = f"input {value.name!r}"
-    pairs = zip(_dims(value), names, strict=True)
-    declared = [binding.get(name) if name else _number(dim) for dim, name in pairs]
-    text = "[" + ", ".join(_spell(dim) for dim in _dims(value)) + "]"
+    pairs = zip(dims_of(value), names, strict=True)
+    declared = [binding.get(name) if name else number_of(dim) for dim, name in pairs]
+    text = "[" + ", ".join(_spell(dim) for dim in dims_of(value)) + "]"
     given = shapes.get(value.name)
     ranked = value.type.tensor_type.HasField("shape")
     if given is not None:
         if ranked and len(given) != len(declared):
             problems.add(where, f"its shape is {text}, --input-shapes gives {len(given)} sizes")
             return None
-        fixed = zip(_dims(value), given, strict=True) if ranked else ()
+        fixed = zip(dims_of(value), given, strict=True) if ranked else ()
         wrong = [(d, size) for d, size in fixed if d.dim_value > 0 and d.dim_value != size]
         for dim, size in wrong:
             problems.add(
@@ -243,17 +200,7 @@ def _shape(
     return sizes
 
 
-def _open(name: str, at: int, known: SizeRange | None = None) -> Size:
-    """Returns the open size of a dimension, which is the `at`-th one of an input."""
-    return (known or SizeRange()).size(_identifier(name), PLANNED[min(at, 1)])
-
-
-def _number(dim: TensorShapeProto.Dimension) -> int | None:
-    # Some exporters write -1 where the size is unknown.
-    return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
-
-
 def _spell(dim: TensorShapeProto.Dimension) -> str:
-    if _symbol(dim):
-        return _symbol(dim)
-    return "?" if _number(dim) is None else str(_number(dim))
+    if symbol_of(dim):
+        return symbol_of(dim)
+    return "?" if number_of(dim) is None else str(number_of(dim))

@@ -176,7 +176,7 @@ class Recorder:
         if shape is not None:
             whole = array_of([prod(shape)]).reshape(())
             sizes = whole if node.op_type == "Size" else array_of(shape)
-            return [Sized(sizes, element_type_of(torch.int64))]
+            return [_as_value(sizes, element_type_of(torch.int64))]
         compute = SIZED.get(node.op_type) if not node.domain else None
         sized = [value for value in inputs if isinstance(value, Sized)]
         given = [self._expressions(value) for value in inputs]
@@ -186,12 +186,7 @@ class Recorder:
         kind = node.element_type(node.integer("to")) if node.op_type == "Cast" else sized[0].kind
         if kind.carrier.is_floating_point:
             return None
-        found = compute(node, given)
-        if not is_known(found):
-            return [Sized(found, kind)]
-        is_bool = all(isinstance(item, bool) for item in found.flat)
-        known = torch.tensor(found.tolist(), dtype=torch.bool if is_bool else torch.int64)
-        return [Known(known, element_type_of(known.dtype))]
+        return [_as_value(compute(node, given), kind)]
 
     def _open_shape(self, node: Node, inputs: Sequence[Value]) -> Sequence[IntExpr] | None:
         """Returns the shape that a node asks for, if it is open; None otherwise."""
@@ -246,14 +241,13 @@ class Recorder:
         inputs = self._resolve_static(node, translation, inputs)
         read = [value for at, value in enumerate(inputs) if at not in translation.shaped]
         tensors = [leaf for value in read for leaf in leaves(value)]
-        if not translation.draws and all(isinstance(leaf, Known) for leaf in tensors):
+        varies = translation.draws or _follows_from_sizes(translation, inputs)
+        if not varies and all(isinstance(leaf, Known) for leaf in tensors):
             return self._run_known(node, translation, inputs, tensors)
         node = replace(node, known=[self._content_now(value) for value in inputs])
         arguments = self._arguments(translation, inputs, real=False)
         tree = self.trace.run(node, translation.run, arguments)
-        constant = not translation.draws and all(
-            isinstance(leaf, Known) or _follows(leaf) for leaf in tensors
-        )
+        constant = not varies and all(isinstance(leaf, Known) or _follows(leaf) for leaf in tensors)
         given = _given_bytes(tensors) if constant else None
         limit = LARGEST_TENSOR if given is None else max(LARGEST_KNOWN, LARGEST_GROWTH * given)
         for tensor in flatten(tree):
@@ -443,6 +437,15 @@ class Recorder:
             return as_array(value.tensor) if value.tensor.numel() <= FEW_CONVERTED else None
 
 
+def _as_value(sizes: Expressions, kind: ElementType) -> Value:
+    """Returns what became of sizes; numbers and truth values if they are known."""
+    if not is_known(sizes):
+        return Sized(sizes, kind)
+    is_bool = sizes.size > 0 and all(isinstance(item, bool) for item in sizes.flat)
+    known = torch.tensor(sizes.tolist(), dtype=torch.bool if is_bool else torch.int64)
+    return Known(known, element_type_of(known.dtype))
+
+
 def _has_place(tensor: torch.Tensor) -> bool:
     """Tells whether a program can hold tensors of this dtype."""
     return tensor.dtype in IR_DTYPES
@@ -466,6 +469,12 @@ def _given_bytes(operands: Sequence[Leaf]) -> int:
     known = sum(leaf.tensor.nbytes for leaf in dict.fromkeys(operands) if isinstance(leaf, Known))
     recipes = (leaf.recipe for leaf in operands if isinstance(leaf, Traced))
     return max(known, *(recipe.given for recipe in recipes if recipe is not None), 0)
+
+
+def _follows_from_sizes(translation: Translation, inputs: Sequence[Value]) -> bool:
+    """Tells whether what is read of inputs is nothing but a shape, of which sizes are open."""
+    shaped = [inputs[at] for at in translation.shaped if at < len(inputs)]
+    return any(isinstance(value, Traced) and not is_static(value.fake) for value in shaped)
 
 
 def _follows(leaf: Leaf) -> bool:

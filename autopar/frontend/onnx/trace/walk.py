@@ -17,6 +17,7 @@ from autopar.frontend.onnx.model.expansion import MOST_NESTED, NODE_BUDGET
 from autopar.frontend.onnx.model.load import LoadedModel
 from autopar.frontend.onnx.model.schema import (
     function_key,
+    has_body,
     normal_domain,
     schema_defaults,
     schema_function,
@@ -24,7 +25,7 @@ from autopar.frontend.onnx.model.schema import (
 from autopar.frontend.onnx.model.tensors import read_sparse, read_tensor
 from autopar.frontend.onnx.ops import find_translation
 from autopar.frontend.onnx.trace.control import CONTROL
-from autopar.frontend.onnx.trace.node import Node, Refused, as_array, read_tensors
+from autopar.frontend.onnx.trace.node import Node, Refused, as_array, read_tensors, to_fix
 from autopar.frontend.onnx.trace.record import Recorder
 from autopar.frontend.onnx.trace.scope import Scope
 from autopar.frontend.onnx.trace.values import Failed, Known, Traced, Translation, Value
@@ -221,10 +222,20 @@ class Walker:
         defined = self._run_definition(node, scope, inputs)
         if defined is not None:
             return defined
-        advice = "define it as a function in the model, or export with other operators"
-        what = f"the operator {node.op_type} isn't supported"
-        self.recorder.problems.add(node.label, what, advice)
+        # What defines it may depend on types, which failed inputs lack.
+        if not any(isinstance(value, Failed) for value in inputs):
+            self.recorder.problems.add(node.label, *self._why_unknown(node, inputs))
         return failed
+
+    def _why_unknown(self, node: Node, inputs: Sequence[Value]) -> tuple[str, str]:
+        """Returns why a node can't be expressed, and what to do."""
+        fakes = (value.fake for value in inputs if isinstance(value, Traced))
+        names = self.recorder.trace.sizes.names(size for fake in fakes for size in fake.shape)
+        if names and has_body(node):
+            what = "onnx says what it computes only where sizes are known"
+            return f"{what}, and {', '.join(names)} are open", to_fix(", ".join(names))
+        advice = "define it as a function in the model, or export with other operators"
+        return f"the operator {node.op_type} isn't supported", advice
 
     def _run_definition(
         self, node: Node, scope: Scope, inputs: Sequence[Value]

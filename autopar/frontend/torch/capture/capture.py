@@ -163,7 +163,7 @@ class _Capture:
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
         weights = self._weights(joint, inputs, states, program)
-        report = (*joint.narrowed, *computed_rows(joint.selected))
+        report = (*joint.narrowed, *joint.frozen, *computed_rows(joint.selected))
         return Captured(program, weights, self.structure, report)
 
     def _batch(self, fake: FakeModel) -> list[Tensor]:

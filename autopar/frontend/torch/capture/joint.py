@@ -49,6 +49,11 @@ from autopar.frontend.torch.rows.presence import Absent, Presence
 from autopar.frontend.torch.step.batch import Structure, output_labels, structure_of
 from autopar.frontend.torch.stored.assigned import registered_buffers, write_assigned
 from autopar.frontend.torch.stored.leftovers import Leftovers
+from autopar.frontend.torch.stored.outside_numbers import (
+    changed_numbers,
+    functions_of,
+    outside_numbers,
+)
 from autopar.frontend.torch.stored.overlaps import refuse_overlaps
 from autopar.frontend.torch.stored.overwritten import drop_tangent
 from autopar.frontend.torch.stored.python_state import plain_attributes, refuse_changes
@@ -82,6 +87,7 @@ class Joint:
         present: Whether parameters have a gradient, by name, of those where data decides.
         selected: Lines that compute all rows that data may select, each with how often.
         narrowed: What open sizes can't be.
+        frozen: What code changes in each run, and a program doesn't.
     """
 
     graph: fx.Graph
@@ -100,6 +106,7 @@ class Joint:
     present: Mapping[str, fx.Node]
     selected: Mapping[str, int]
     narrowed: tuple[ReportEntry, ...] = ()
+    frozen: tuple[ReportEntry, ...] = ()
 
 
 class _Step(nn.Module):
@@ -113,6 +120,8 @@ class _Step(nn.Module):
         self.compute = compute
         self.structure: Structure | None = None
         self.seen = [plain_attributes(model)]
+        self.functions = functions_of(model)
+        self.seen_outside = [outside_numbers(self.functions)]
         self.leftovers = Leftovers(fake)
         self.tables = Tables(model, answering.fixed)
         self.written = WrittenOnce(model, answering.is_written)
@@ -127,6 +136,7 @@ class _Step(nn.Module):
         self.outside.begin()
         outputs = self.compute(self.model, tensors)
         self.seen.append(plain_attributes(self.model))
+        self.seen_outside.append(outside_numbers(self.functions))
         self.leftovers.settle()
         self.tables.put_back(buffers)
         write_assigned(self.model, buffers)
@@ -254,6 +264,7 @@ def _joint(
         {name: outputs.plain[count + at] for name, at in step.presence.told.items()},
         dict(fake.answering.selected.found),
         tuple(fake.answering.sizes.narrowed()),
+        tuple(changed_numbers(step.seen_outside)),
     )
 
 

@@ -5,4 +5,5 @@ formulas, tables                  what is made of buffers
 written_once, leftovers           models that an earlier call left otherwise
 overlaps                          parameters that are views of others
 python_state, python_objects      plain attributes that change
+outside_numbers                   numbers outside of a model that change
 """

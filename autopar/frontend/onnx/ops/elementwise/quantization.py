@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from onnx import TensorProto
 
+from autopar.frontend.lower.asking import is_sure
 from autopar.frontend.onnx.model.dtypes import ElementType
 from autopar.frontend.onnx.ops.elementwise.unsigned import is_wide_unsigned
 from autopar.frontend.onnx.ops.image.convolution import convolve
@@ -20,12 +21,12 @@ def _aligned(node: Node, parameter: torch.Tensor, x: torch.Tensor) -> torch.Tens
 
     It is one number, or one per slice of an axis, or one per block of the axis.
     """
-    if parameter.numel() == 1 and parameter.ndim <= 1:
+    if is_sure(parameter.numel() == 1) and parameter.ndim <= 1:
         return parameter.reshape(())
     axis = node.integer("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
     if parameter.ndim == 1:
-        if not 0 <= axis < x.ndim or parameter.shape[0] != x.shape[axis]:
+        if not 0 <= axis < x.ndim or is_sure(parameter.shape[0] != x.shape[axis]):
             raise Refused(f"{parameter.shape[0]} scales for axis {axis} of {list(x.shape)}")
         return parameter.reshape([-1 if at == axis else 1 for at in range(x.ndim)])
     block = node.integer("block_size", 0)
@@ -122,7 +123,7 @@ def _exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     In float32 as long as every partial sum is an integer that float32 holds: that is faster by
     far. In float64, else.
     """
-    exact = a.shape[-1] * 255 * 255 < 2**24
+    exact = is_sure(a.shape[-1] * 255 * 255 < 2**24)
     kind = torch.float32 if exact else torch.float64
     return torch.matmul(a.to(kind), b.to(kind)).to(torch.int32)
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 import torch
 
+from autopar.frontend.lower.asking import is_sure
 from autopar.frontend.onnx.ops.image.window import Window, pad_spatial, window
-from autopar.frontend.onnx.ops.shape.layout import as_ints
+from autopar.frontend.onnx.ops.shape.layout import as_ints, take_for
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
@@ -20,10 +21,7 @@ def convolve(
     """Convolves as the node's attributes say."""
     shape = window(node, tuple(x.shape[2:]), list(weight.shape[2:]))
     groups = node.integer("group", 1)
-    if groups < 1 or x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
-        raise Refused(
-            f"{x.shape[1]} channels, {groups} groups and a weight of {list(weight.shape)}"
-        )
+    _check_channels(x, weight, groups, weight.shape[1] * groups)
     padding = list(shape.before)
     if not shape.symmetric:
         x = pad_spatial(x, shape.before, shape.after)
@@ -33,14 +31,25 @@ def convolve(
     return torch.convolution(x, weight, bias, stride, padding, dilation, False, none, groups)
 
 
+def _check_channels(x: torch.Tensor, weight: torch.Tensor, groups: int, wanted: int) -> None:
+    """Takes for granted that there are as many channels as a weight wants.
+
+    Raises:
+        Refused: If that can't be, or groups don't divide what the weight has.
+    """
+    if groups < 1 or is_sure(x.shape[1] != wanted) or is_sure(weight.shape[0] % groups != 0):
+        raise Refused(
+            f"{x.shape[1]} channels, {groups} groups and a weight of {list(weight.shape)}"
+        )
+    take_for(x.shape[1], wanted)
+    take_for(weight.shape[0] % groups, 0)
+
+
 def _transposed(
     node: Node, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     groups = node.integer("group", 1)
-    if groups < 1 or x.shape[1] != weight.shape[0] or weight.shape[0] % groups:
-        raise Refused(
-            f"{x.shape[1]} channels, {groups} groups and a weight of {list(weight.shape)}"
-        )
+    _check_channels(x, weight, groups, weight.shape[0])
     sizes = tuple(x.shape[2:])
     shape = window(node, sizes, list(weight.shape[2:]))
     before, after = _cropped(node, sizes, shape)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from autopar.frontend.onnx.ops.image.window import window
+from autopar.frontend.onnx.ops.shape.layout import take_for
 from autopar.frontend.onnx.trace.node import Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
@@ -16,6 +17,7 @@ def _grid_sample(node: Node, x: torch.Tensor, grid: torch.Tensor) -> torch.Tenso
     mode = node.text("mode", "bilinear" if node.opset < 20 else "linear")
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
     padding = node.text("padding_mode", "zeros")
+    take_for(grid.shape[-1], x.ndim - 2)
     return F.grid_sample(
         x,
         grid.to(x.dtype),
@@ -34,7 +36,8 @@ def _roi_align(
     half = node.text("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     half = half and node.opset >= 16
     region = rois * node.number("spatial_scale", 1.0) - (0.5 if half else 0.0)
-    x1, y1, x2, y2 = region.unbind(1)
+    take_for(rois.shape[1], 4)
+    x1, y1, x2, y2 = (region.select(1, at) for at in range(4))
     width, height = x2 - x1, y2 - y1
     if not half:
         width, height = width.clamp(min=1.0), height.clamp(min=1.0)

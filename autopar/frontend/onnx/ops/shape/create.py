@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from autopar.frontend.lower.asking import is_sure
 from autopar.frontend.onnx.model.dtypes import FLOAT4_VALUES
-from autopar.frontend.onnx.ops.shape.layout import as_ints, larger
+from autopar.frontend.onnx.ops.shape.layout import as_ints, larger, take_for
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
@@ -94,8 +94,9 @@ def _size(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 def _one_hot(node: Node, indices: torch.Tensor, depth: Array, values: torch.Tensor) -> torch.Tensor:
     size = int(depth.reshape(-1)[0])
-    if size < 0 or values.numel() != 2:
+    if size < 0 or is_sure(values.numel() != 2):
         raise Refused(f"a depth of {size} and {values.numel()} values")
+    take_for(values.numel(), 2)
     known = node.content(2)
     pair = values.reshape(-1) if known is None else known.reshape(-1).tolist()
     axis = node.integer("axis", -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -52,9 +53,9 @@ def is_one(size: int) -> bool:
     return is_sure(size == 1)
 
 
-def take_for_one(size: int) -> None:
-    """Takes for granted that a size is 1, to which one that is open is narrowed."""
-    torch._check(size == 1)  # type: ignore[no-untyped-call]
+def take_for(size: int, number: int) -> None:
+    """Takes for granted that a size is a number, to which one that is open is narrowed."""
+    torch._check(size == number)  # type: ignore[no-untyped-call]
 
 
 def as_axes(axes: Sequence[int], rank: int) -> list[int]:
@@ -96,11 +97,28 @@ def _rest(x: torch.Tensor, shape: Sequence[int], missing: int) -> int:
     Raises:
         Refused: If there is none, or it isn't the same expression of open sizes for all.
     """
-    known = math.prod(size for at, size in enumerate(shape) if at != missing)
-    rest = 0 if is_sure(known == 0) else x.numel() // known
-    if is_sure(known == 0) or not is_sure(rest * known == x.numel()):
+    given, wanted = _without_common(x.shape, [*shape[:missing], *shape[missing + 1 :]])
+    count, known = math.prod(given), math.prod(wanted)
+    rest = 0 if is_sure(known == 0) else count // known
+    if is_sure(known == 0) or is_sure(rest * known != count):
         raise Refused(f"can't reshape {list(x.shape)} to {list(shape)}")
+    if not is_sure(rest * known == count):
+        # Sizes become multiples of what is known.
+        torch._check(rest * known == count)  # type: ignore[no-untyped-call]
     return rest
+
+
+def _without_common(one: Sequence[int], other: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Returns two lists of sizes without the open ones that are in both."""
+    left, rest = list(one), []
+    for size in other:
+        same = (at for at, each in enumerate(left) if is_sure(each == size))
+        at = None if isinstance(size, int) else next(same, None)
+        if at is None:
+            rest.append(size)
+        else:
+            del left[at]
+    return left, rest
 
 
 def _flatten(node: Node, x: torch.Tensor) -> torch.Tensor:
@@ -119,7 +137,7 @@ def _squeeze(node: Node, x: torch.Tensor, axes: Array | None = None) -> torch.Te
         if any(is_sure(x.shape[axis] != 1) for axis in gone):
             raise Refused(f"axes {given} of shape {list(x.shape)} aren't all of size 1")
         for axis in gone:
-            take_for_one(x.shape[axis])
+            take_for(x.shape[axis], 1)
     return x.reshape([size for at, size in enumerate(x.shape) if at not in gone])
 
 
@@ -152,9 +170,18 @@ def _split(node: Node, x: torch.Tensor, sizes: Array | None = None) -> tuple[tor
         parts = node.integer("num_outputs", len(node.proto.output))
         if parts <= 0:
             raise Refused(f"it splits into {parts} parts")
-        block = -(-x.shape[axis] // parts)
-        given = [min(block, max(0, x.shape[axis] - block * at)) for at in range(parts)]
+        return _equal_parts(x, axis, parts)
     return tuple(torch.split(x, given, axis))
+
+
+def _equal_parts(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor, ...]:
+    """Cuts a dimension into so many parts, of which the last ones may be smaller, or empty."""
+    size = x.shape[axis]
+    block = -(-size // parts)
+    ends = [smaller(block * at, size) for at in range(parts)] + [size]
+    if all(isinstance(end, int) for end in ends):
+        return tuple(torch.split(x, [end - start for start, end in pairwise(ends)], axis))
+    return tuple(x.narrow(axis, start, end - start) for start, end in pairwise(ends))
 
 
 def _expand(node: Node, x: torch.Tensor, shape: Array) -> torch.Tensor:
@@ -281,7 +308,7 @@ def _pad(
         flat = [n for axis in reversed(range(x.ndim)) for n in per_axis.get(axis, (0, 0))]
         return _pad_value(node, x, flat, value)
     for axis, (left, right) in per_axis.items():
-        if left or right:
+        if not (is_sure(left == 0) and is_sure(right == 0)):
             x = pad_axis(x, axis, left, right, mode)
     return x
 
@@ -300,7 +327,7 @@ def _pad_value(
 
 
 def _pad_constant(x: torch.Tensor, flat: list[int], fill: object) -> torch.Tensor:
-    if not any(flat):
+    if all(is_sure(count == 0) for count in flat):
         return x
     if x.dtype == torch.bool:
         return F.pad(x.to(torch.uint8), flat, value=float(bool(fill))).to(torch.bool)
