@@ -42,7 +42,7 @@ def drawn(program: Program, numbers: Mapping[str, float]) -> dict[str, Tensor]:
             found[port.name] = torch.rand(shape, generator=generator) < 0.7
         else:
             made = torch.randn(shape, generator=generator, dtype=torch.float64)
-            found[port.name] = (2 * made).to(TORCH[port.dtype])
+            found[port.name] = made.to(TORCH[port.dtype])
     return found
 
 
