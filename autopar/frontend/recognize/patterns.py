@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from autopar.frontend.recognize.algebra import Match, formula, matches
 from autopar.frontend.recognize.attention import attention
 from autopar.frontend.recognize.dataflow import Dataflow, Instead
+from autopar.frontend.recognize.places import from_the_front, in_order
+from autopar.frontend.recognize.rotary import rotary
 from autopar.ir.program import Arg, Op, Ref
 
 ANY = frozenset(("f16", "bf16", "f32", "f64"))
@@ -100,6 +102,9 @@ Pattern = Callable[[Op, Dataflow], Instead | None]
 
 PATTERNS: Sequence[Pattern] = (
     attention,
+    rotary,
+    in_order,
+    from_the_front,
     Spelled("aten.layer_norm.default", (f"weight * {_CENTERED} + bias",), normalized, WIDE),
     Spelled("aten.layer_norm.default", (f"weight * {_CENTERED}", _CENTERED), normalized, WIDE),
     Spelled(

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from autopar.frontend.recognize.dataflow import Dataflow, Instead
 from autopar.frontend.recognize.patterns import PATTERNS
+from autopar.frontend.recognize.repeated import without_repetition
 from autopar.ir.program import Function, Op, Program
 
 
@@ -50,10 +51,10 @@ class Recognize:
             gone |= {each.results for each in found.covered}
             values |= found.values
             ops.extend(reversed(found.ops))
-        if not gone:
-            return function
         ops.reverse()
-        return without_unread(replace(function, values=values, ops=tuple(ops)), self.kept)
+        written = replace(function, values=values, ops=tuple(ops)) if gone else function
+        done = without_repetition(written, self.numbers, self.kept)
+        return function if done is function else without_unread(done, self.kept)
 
 
 def _without_inputs(program: Program, gone: AbstractSet[str]) -> Program:
