@@ -118,7 +118,8 @@ def _read(node: ast.expr) -> Formula:
 
 
 def _joined(kind: str, left: Formula, right: Formula, sign: int) -> Formula:
-    number, parts, name = (1.0 if kind == "product" else 0.0), [], ""
+    number, name = (1.0 if kind == "product" else 0.0), ""
+    parts: list[tuple[Formula, int]] = []
     for each, power in ((left, 1), (right, sign)):
         if each.kind == kind:
             parts.extend((part, inner * power) for part, inner in each.parts)

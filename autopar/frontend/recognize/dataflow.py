@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
+from typing import TypeVar
 
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Arg, Function, Op, Ref, Value
+
+Size = TypeVar("Size", bound=IntExpr)
 
 ROUNDING = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-22, "f64": 2.0**-51}
 """How far a number of a file may be from the one that it stands for, by what it is written in."""
@@ -106,7 +109,7 @@ def is_close(found: float, wanted: float, dtype: str) -> bool:
     return abs(found - wanted) <= ROUNDING.get(dtype, 0.0) * abs(wanted)
 
 
-def swapped(dims: Sequence[int]) -> tuple[int, ...]:
-    """Returns dimensions with the last two the other way round."""
+def swapped(dims: Sequence[Size]) -> tuple[Size, ...]:
+    """Returns dimensions, or their sizes, with the last two the other way round."""
     *lead, rows, columns = dims
     return (*lead, columns, rows)
