@@ -105,6 +105,7 @@ def compile_onnx(
         allow_external=allow_external,
         state=state,
     )
+    imported = imported.recognized(options.pinned(imported.program))
     compiled = compile_program(imported.program, options, report=imported.report)
     made = CompiledModel.of(compiled, imported.program, imported.weights)
     if build is not None:

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from autopar.annotate.activation_pins import ActivationPin, apply_activations
 from autopar.annotate.annotation_file import Annotations, load_annotations
-from autopar.annotate.choices import OpPin, apply_op_pins
+from autopar.annotate.choices import OpPin, apply_op_pins, pinned_results
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
 from autopar.annotate.pins import (
     Pin,
     apply_pins,
     apply_pins_of,
     parse_pin,
+    pinned_names,
 )
 from autopar.annotate.stages import apply_stages
 from autopar.annotate.unexecuted import refuse_unexecuted
@@ -61,6 +62,8 @@ __all__ = [
     "offload",
     "parse_mesh",
     "parse_pin",
+    "pinned_names",
+    "pinned_results",
     "pipeline_stage",
     "refuse_unexecuted",
     "shard",

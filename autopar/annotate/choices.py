@@ -59,6 +59,12 @@ def apply_op_pins(program: Program, pins: Sequence[OpPin]) -> Program:
     return program.with_main(replace(main, ops=tuple(ops)))
 
 
+def pinned_results(program: Program, pins: Sequence[OpPin]) -> frozenset[str]:
+    """Returns the names of the results of `main` that pins match; some may match none."""
+    known = [name for op in program.main.ops for name in op.results]
+    return frozenset(name for pin in pins for name in fnmatch.filter(known, pin.pattern))
+
+
 def _matching(pin: OpPin, known: dict[str, int]) -> Sequence[str]:
     if pin.pattern in known:
         return [pin.pattern]

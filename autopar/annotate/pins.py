@@ -133,6 +133,12 @@ def apply_pins_of(
     return _applied(program, as_mesh(mesh), ((pin, found(pin)) for pin in pins))
 
 
+def pinned_names(program: Program, pins: Sequence[Pin]) -> frozenset[str]:
+    """Returns the names of the values of `main` that pins match; some may match none."""
+    values, names = program.main.values, _names(program)
+    return frozenset(name for pin in pins for name in _matched(pin, values, names))
+
+
 def _found(program: Program, pin: Pin) -> list[str]:
     """Returns the names of the values of `main` that a pin matches."""
     return _matching(pin, program.main.values, _names(program))
@@ -169,6 +175,19 @@ def _names(program: Program) -> Mapping[str, tuple[str, ...]]:
 def _matching(
     pin: Pin, values: Mapping[str, Value], names: Mapping[str, tuple[str, ...]]
 ) -> list[str]:
+    found = _matched(pin, values, names)
+    if not found:
+        known = dict.fromkeys(name for each in names.values() for name in each)
+        hint = near_misses(pin.pattern, known) or _names_like(pin.pattern, known)
+        raise AnnotationError(
+            f"{pin.place}: pattern {pin.pattern!r} matches no input, parameter or activation{hint}"
+        )
+    return found
+
+
+def _matched(
+    pin: Pin, values: Mapping[str, Value], names: Mapping[str, tuple[str, ...]]
+) -> list[str]:
     found = [
         value
         for value, known in names.items()
@@ -180,12 +199,6 @@ def _matching(
     if not found:
         # An importer may have given what the user knows by another name a better one.
         found = [value for value in names if values[value].loc.name == pin.pattern]
-    if not found:
-        known = dict.fromkeys(name for each in names.values() for name in each)
-        hint = near_misses(pin.pattern, known) or _names_like(pin.pattern, known)
-        raise AnnotationError(
-            f"{pin.place}: pattern {pin.pattern!r} matches no input, parameter or activation{hint}"
-        )
     return found
 
 

@@ -145,6 +145,7 @@ def compile_command(
     check_output(build)
     with status(f"importing {model.name}"):
         imported = given.load(model)
+        imported = imported.recognized(options.pinned(imported.program))
     text = f"compiling for {options.mesh.size} processes"
     with progress(text, hidden=bool(print_after)) as tell:
         watch = Watch(time_limit, tell, effort=options.effort)

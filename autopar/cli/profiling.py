@@ -93,6 +93,7 @@ def profile_command(
         )
         with status(f"importing {path.name}"):
             model = given.load(path)
+            model = model.recognized(options.pinned(model.program))
         with status("predicting"):
             if mesh is None:
                 found = (profile(model.program, cluster=options.cluster),)

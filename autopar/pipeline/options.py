@@ -17,6 +17,8 @@ from autopar.annotate import (
     as_mesh,
     load_annotations,
     parse_pin,
+    pinned_names,
+    pinned_results,
 )
 from autopar.base.arguments import TEXT, Kind, expect
 from autopar.base.errors import AnnotationError, InvalidInputError
@@ -24,6 +26,7 @@ from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Program
 from autopar.mapping import Placement, parse_placement
 from autopar.mapping.placement import given
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE, SCHEDULES
@@ -176,6 +179,10 @@ class CompileOptions:
             apart=self.apart or loaded.apart,
             activations=(*loaded.activations, *self.activations),
         )
+
+    def pinned(self, program: Program) -> frozenset[str]:
+        """Returns the names of the values of a program that the user's pins are about."""
+        return pinned_names(program, self.pins) | pinned_results(program, self.op_pins)
 
 
 def _said(arguments: CompileArguments, pins: tuple[Pin, ...], spelled: Spelling) -> CompileOptions:

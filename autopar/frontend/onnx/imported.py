@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from autopar.frontend.recognize import Recognize
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.program import Program
 
@@ -27,3 +29,23 @@ class ImportedModel:
     program: Program
     weights: Mapping[str, torch.Tensor]
     report: tuple[ReportEntry, ...] = ()
+
+    def recognized(self, kept: AbstractSet[str] = frozenset()) -> ImportedModel:
+        """Returns the model with one op for what its file spells out as many.
+
+        Args:
+            kept: Names of values that must stay, as the user pins them.
+        """
+        program = Recognize(self._numbers(), frozenset(kept))(self.program)
+        names = {port.name for port in program.signature.inputs}
+        weights = {name: weight for name, weight in self.weights.items() if name in names}
+        return replace(self, program=program, weights=weights)
+
+    def _numbers(self) -> dict[str, float]:
+        """Returns the constants of one element."""
+        values = self.program.main.values
+        return {
+            name: float(weight)
+            for name, weight in self.weights.items()
+            if values[name].role == "constant" and weight.numel() == 1
+        }
