@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ DYNAMIC = {"past": {1: "past"}, "new": {1: "length"}}
 
 class Limited(nn.Module):
     """Attention whose mask is cut out of a table, from which past and present are read."""
+
+    allowed: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +98,10 @@ def write_limited(folder: Path) -> Path:
         "one": np.array([1]),
         "shape": np.array([0, -1, 4]),
     }
-    inputs = {"past": (FLOAT, ["batch", "past", 8]), "new": (FLOAT, ["batch", "length", 8])}
+    inputs: dict[str, Any] = {
+        "past": (FLOAT, ["batch", "past", 8]),
+        "new": (FLOAT, ["batch", "length", 8]),
+    }
     path = folder / "model.onnx"
     path.write_bytes(
         model(graph(nodes, inputs, ["sums", "flat"], initializers=stored)).SerializeToString()
