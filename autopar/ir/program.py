@@ -18,6 +18,7 @@ from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.dims import DimLayout
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shape_str
+from autopar.ir.expr.relation import Relation
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 
@@ -414,6 +415,7 @@ class Program:
         name: What the user calls the model.
         example: What is no tensor in the model's example; None if an older autopar compiled it,
             which didn't note that.
+        relations: What must hold of open sizes in each call, beyond their ranges.
     """
 
     functions: Mapping[str, Function]
@@ -422,6 +424,7 @@ class Program:
     level: str = "serial"
     name: str = ""
     example: Example | None = Example()
+    relations: tuple[Relation, ...] = ()
 
     @property
     def main(self) -> Function:

@@ -26,13 +26,14 @@ class File(_message.Message):
     def __init__(self, magic: _Optional[str] = ..., format_version: _Optional[int] = ..., minimum_reader_version: _Optional[int] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., deployment: _Optional[_Union[Deployment, _Mapping]] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("name", "level", "mesh", "functions", "signature", "example", "strings", "locs", "exprs", "meshes", "layouts", "op_dists", "origins")
+    __slots__ = ("name", "level", "mesh", "functions", "signature", "example", "relations", "strings", "locs", "exprs", "meshes", "layouts", "op_dists", "origins")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     MESH_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     EXAMPLE_FIELD_NUMBER: _ClassVar[int]
+    RELATIONS_FIELD_NUMBER: _ClassVar[int]
     STRINGS_FIELD_NUMBER: _ClassVar[int]
     LOCS_FIELD_NUMBER: _ClassVar[int]
     EXPRS_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +47,7 @@ class Program(_message.Message):
     functions: _containers.RepeatedCompositeFieldContainer[Function]
     signature: Signature
     example: Example
+    relations: _containers.RepeatedCompositeFieldContainer[Relation]
     strings: _containers.RepeatedScalarFieldContainer[bytes]
     locs: _containers.RepeatedCompositeFieldContainer[Loc]
     exprs: _containers.RepeatedCompositeFieldContainer[Expr]
@@ -53,7 +55,7 @@ class Program(_message.Message):
     layouts: _containers.RepeatedCompositeFieldContainer[Layout]
     op_dists: _containers.RepeatedCompositeFieldContainer[OpDist]
     origins: _containers.RepeatedCompositeFieldContainer[Origin]
-    def __init__(self, name: _Optional[int] = ..., level: _Optional[int] = ..., mesh: _Optional[int] = ..., functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ..., signature: _Optional[_Union[Signature, _Mapping]] = ..., example: _Optional[_Union[Example, _Mapping]] = ..., strings: _Optional[_Iterable[bytes]] = ..., locs: _Optional[_Iterable[_Union[Loc, _Mapping]]] = ..., exprs: _Optional[_Iterable[_Union[Expr, _Mapping]]] = ..., meshes: _Optional[_Iterable[_Union[Mesh, _Mapping]]] = ..., layouts: _Optional[_Iterable[_Union[Layout, _Mapping]]] = ..., op_dists: _Optional[_Iterable[_Union[OpDist, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[Origin, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[int] = ..., level: _Optional[int] = ..., mesh: _Optional[int] = ..., functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ..., signature: _Optional[_Union[Signature, _Mapping]] = ..., example: _Optional[_Union[Example, _Mapping]] = ..., relations: _Optional[_Iterable[_Union[Relation, _Mapping]]] = ..., strings: _Optional[_Iterable[bytes]] = ..., locs: _Optional[_Iterable[_Union[Loc, _Mapping]]] = ..., exprs: _Optional[_Iterable[_Union[Expr, _Mapping]]] = ..., meshes: _Optional[_Iterable[_Union[Mesh, _Mapping]]] = ..., layouts: _Optional[_Iterable[_Union[Layout, _Mapping]]] = ..., op_dists: _Optional[_Iterable[_Union[OpDist, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[Origin, _Mapping]]] = ...) -> None: ...
 
 class Loc(_message.Message):
     __slots__ = ("file", "line", "name")
@@ -114,6 +116,18 @@ class Expr(_message.Message):
     planned: int
     step: int
     def __init__(self, kind: _Optional[_Union[Expr.Kind, str]] = ..., constant: _Optional[int] = ..., axis: _Optional[int] = ..., lhs: _Optional[int] = ..., rhs: _Optional[int] = ..., name: _Optional[int] = ..., least: _Optional[int] = ..., most: _Optional[int] = ..., planned: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Relation(_message.Message):
+    __slots__ = ("left", "sign", "right", "loc")
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    SIGN_FIELD_NUMBER: _ClassVar[int]
+    RIGHT_FIELD_NUMBER: _ClassVar[int]
+    LOC_FIELD_NUMBER: _ClassVar[int]
+    left: int
+    sign: int
+    right: int
+    loc: int
+    def __init__(self, left: _Optional[int] = ..., sign: _Optional[int] = ..., right: _Optional[int] = ..., loc: _Optional[int] = ...) -> None: ...
 
 class Mesh(_message.Message):
     __slots__ = ("parent", "slice", "array")

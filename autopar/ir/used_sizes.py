@@ -21,6 +21,8 @@ def _exprs(program: Program) -> Iterator[Expr]:
         yield from _in_function(function)
     for port in (*program.signature.inputs, *program.signature.outputs):
         yield from _in_port(port)
+    for each in program.relations:
+        yield from _in_shape((each.left, each.right))
     if program.example is not None:
         for _, arg in (*program.example.given, *program.example.defaults):
             yield from exprs_in(arg)

@@ -186,4 +186,4 @@ def _calls_of(serial: Program) -> Program:
     """Returns a program whose only inputs are the tensors of a call, by name."""
     ports = (port for port in serial.signature.inputs if port.role == "input")
     inputs = tuple(replace(port, label=port.name) for port in ports)
-    return Program({}, Signature(inputs))
+    return Program({}, Signature(inputs), relations=serial.relations)

@@ -1,7 +1,8 @@
 """A wrong size in what ranks communicate is found before anything runs, though sizes are open.
 
-One expression of a collective is changed: a number, an operator, a size or a coordinate in it. What
-still has the same value at all sizes and on all ranks is no mutation.
+One expression of a collective is changed: a number, an operator, a size or a coordinate in it, or
+how a quotient is rounded. What still has the same value at all sizes and on all ranks is no
+mutation.
 """
 
 from __future__ import annotations
@@ -52,10 +53,17 @@ def mutations(expr: IntExpr, sizes: tuple[Size, ...], axes: tuple[str, ...]) -> 
         yield from (expr + 1, 0, *(Coord(axis) for axis in axes if axis != expr.axis))
     elif isinstance(expr, Binary):
         yield from (FOLD[op](expr.lhs, expr.rhs) for op in swapped(expr.op))
+        yield from rounded(expr)
         yield from (FOLD[expr.op](side, expr.rhs) for side in mutations(expr.lhs, sizes, axes))
         divided = expr.op == "//"
         others = mutations(expr.rhs, sizes, axes)
         yield from (FOLD[expr.op](expr.lhs, side) for side in others if not divided or side != 0)
+
+
+def rounded(expr: Binary) -> Iterator[IntExpr]:
+    """Yields a quotient that is rounded up for one that is rounded down, and the other way."""
+    if expr.op == "//" and isinstance(expr.rhs, int):
+        yield from ((expr.lhs + more) // expr.rhs for more in (expr.rhs - 1, 1 - expr.rhs))
 
 
 def swapped(op: str) -> tuple[str, ...]:

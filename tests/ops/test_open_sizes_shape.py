@@ -32,8 +32,6 @@ KINDS = sorted(kind for table in TABLES for kind in table.RULES if kind in sampl
 SLICES = ("slice.Tensor", "slice_copy.Tensor", "slice_backward.default", "slice_scatter.default")
 UNFOLDS = ("unfold.default", "unfold_copy.default")
 DIAGONALS = ("diagonal", "diagonal_copy", "diag_embed", "diagonal_backward", "diagonal_scatter")
-SPREADS = ("var", "std", "var_mean", "std_mean")
-
 LOSSES = (
     Loss(
         "rule",
@@ -63,21 +61,6 @@ LOSSES = (
             *("narrow_copy.default", "view.default", *SLICES),
             *("unfold_backward.default", *UNFOLDS),
             *(f"{kind}.default" for kind in DIAGONALS),
-        ),
-    ),
-    Loss(
-        "body",
-        "the body divides by how many elements there are, which is no number",
-        (
-            *("mean.default", "mean.dim"),
-            *(f"{kind}.{overload}" for kind in SPREADS for overload in ("dim", "correction")),
-            *("layer_norm.default", "native_layer_norm.default"),
-            *("native_layer_norm_backward.default", "rms_norm.default", "_fused_rms_norm.default"),
-            *("native_group_norm.default", "native_group_norm_backward.default"),
-            *("batch_norm.default", "native_batch_norm.default", "batch_norm_backward.default"),
-            *("native_batch_norm_backward.default", "_native_batch_norm_legit.no_stats"),
-            "_native_batch_norm_legit_functional.default",
-            "_batch_norm_with_update_functional.default",
         ),
     ),
 )
@@ -194,7 +177,7 @@ NEEDED: Sequence[tuple[str, str, Shapes, Shapes, Mapping[str, Arg]]] = (
     ("triu.default", "r c -> r c; r c", [(LENGTH, KEYS)], [(LENGTH, KEYS)], {"diagonal": PAST + 1}),
     ("diagonal.default", "i0 i1 -> i0; ; triangles: i0 i1", [(LENGTH, LENGTH)], [(LENGTH,)], {}),
     ("sum.dim_IntList", "i0 i1 i2 -> i0 i2; i0 i1 i2", [X], [(BATCH, 64)], {"dim": (1,)}),
-    ("mean.dim", "i0 i1 i2 -> i0 i2; i0 i2", [X], [(BATCH, 64)], {"dim": (1,)}),
+    ("mean.dim", "i0 i1 i2 -> i0 i2; i0 i2; sum: i0 i1 i2", [X], [(BATCH, 64)], {"dim": (1,)}),
     ("mean.dim", "i0 i1 i2 -> i0 i1; i0 i1; sum: i0 i1 i2", [X], [X[:2]], {"dim": (2,)}),
     ("argmax.default", "i0 i1 i2 -> i0 i1; i0 i1; first: i0 i1 i2", [X], [X[:2]], {"dim": -1}),
     ("argmax.default", "i0 i1 i2 -> i0 i2; i0 i2; first: i0 i1 i2", [X], [(BATCH, 64)], {"dim": 1}),

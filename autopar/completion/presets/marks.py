@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.completion.problem.graph import Graph, Node
-from autopar.ir.expr.expression import IntExpr, planned
+from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.strides import is_within
 from autopar.ir.ops.shape.pieces import JOINS
 from autopar.ir.rules.rule import Dims, Rule
 
@@ -108,16 +109,14 @@ def factor_of(rule: Rule, dims: Dims, mark: Stretch) -> tuple[str, IntExpr, IntE
     """
     inner: IntExpr = 1
     inside: tuple[str, IntExpr, IntExpr] | None = None
-    least, most = planned(mark.inner), planned(mark.inner * mark.size)
-    begin = 1
+    least, most = mark.inner, mark.inner * mark.size
     for factor in reversed(dims[mark.dim]):
         outer = inner * rule.sizes[factor]
-        end = planned(outer)
-        if begin <= least and most <= end:
+        if is_within(inner, least) and is_within(most, outer):
             return factor, mark.inner // inner, mark.size
-        if least <= begin and end <= most:
+        if is_within(least, inner) and is_within(outer, most):
             inside = (factor, 1, rule.sizes[factor])
-        inner, begin = outer, end
+        inner = outer
     return inside
 
 

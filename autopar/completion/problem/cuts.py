@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from autopar.completion.problem.graph import Graph, Node
-from autopar.ir.expr.expression import IntExpr, exact_quotient, planned
+from autopar.ir.expr.expression import IntExpr, exact_quotient
+from autopar.ir.expr.strides import is_between, order
 from autopar.ir.rules.rule import Dims
 
 Strides = frozenset[IntExpr]
@@ -31,7 +32,7 @@ class Cuts:
 
     def sizes(self, value: int, dim: int, size: IntExpr) -> tuple[IntExpr, ...]:
         """Returns the sub-dimensions, major to minor, that a dimension consists of."""
-        strides = sorted(self._strides.get((value, dim), _NONE), key=planned)
+        strides = sorted(self._strides.get((value, dim), _NONE), key=order)
         sizes: list[IntExpr] = []
         inner: IntExpr = 1
         for stride in [*strides, size]:
@@ -94,8 +95,7 @@ class Cuts:
 
 def _between(strides: Strides, inner: IntExpr, outer: IntExpr) -> Iterator[IntExpr]:
     """Yields the strides between two others, in units of the inner one."""
-    least, most = planned(inner), planned(outer)
     for stride in strides:
-        units = exact_quotient(stride, inner) if least < planned(stride) < most else None
+        units = exact_quotient(stride, inner) if is_between(inner, stride, outer) else None
         if units is not None:
             yield units

@@ -123,7 +123,11 @@ class _Lowerer:
         ]
         main = with_contents(Function("main", inputs, outputs, self.values, ops), updates)
         program = Program(
-            {"main": main}, self._signature(main), marks.mesh, name=self.lowering.name
+            {"main": main},
+            self._signature(main),
+            marks.mesh,
+            name=self.lowering.name,
+            relations=self.lowering.sizes.relations,
         )
         return draw_by_counter(program)
 

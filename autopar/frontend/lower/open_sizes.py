@@ -18,8 +18,15 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from autopar.base.errors import Loc
 from autopar.frontend.lower.asking import AskingEnv, is_sure
 from autopar.frontend.lower.proof import holds
+from autopar.frontend.lower.relations import (
+    is_implied,
+    is_possible,
+    relation_of,
+    without_implied,
+)
 from autopar.frontend.lower.symbols import (
     EXPRESSIONS,
     LESS,
@@ -29,6 +36,7 @@ from autopar.frontend.lower.symbols import (
     Unexpressed,
     as_limit,
 )
+from autopar.ir.builds.manifest import CHECKED, ReportEntry
 from autopar.ir.expr.expression import (
     UNBOUNDED,
     Binary,
@@ -40,8 +48,10 @@ from autopar.ir.expr.expression import (
     substitute,
 )
 from autopar.ir.expr.facts import bounds, is_at_least
+from autopar.ir.expr.given import Given
 from autopar.ir.expr.growing import least_for, most_for
 from autopar.ir.expr.multiples import equal_for_multiples, in_steps
+from autopar.ir.expr.relation import Relation
 
 LIMITS: Mapping[str, str] = {"least": "at least", "most": "at most", "step": "a multiple of"}
 """What narrows a size, and how reports say it."""
@@ -59,6 +69,9 @@ class OpenSizes:
     _symbols: dict[str, torch.SymInt] = field(default_factory=dict)
     _ranges: dict[str, Size] = field(default_factory=dict)
     _defined: dict[str, sympy.Expr] = field(default_factory=dict)
+    _kept: dict[sympy.Basic, Loc] = field(default_factory=dict)
+    _facts: Given = field(default_factory=Given)
+    _facts_for: tuple[object, ...] = ()
     _proven: dict[sympy.Basic, bool | None] = field(default_factory=dict)
     _proven_for: tuple[object, ...] = ()
 
@@ -99,7 +112,11 @@ class OpenSizes:
         Raises:
             Unexpressed: If it is none of open sizes.
         """
-        return size if isinstance(size, int) else self._expr(size.node.expr)
+        return size if isinstance(size, int) else self._simplified(size.node.expr)
+
+    def _simplified(self, found: sympy.Basic) -> IntExpr:
+        """Returns an expression, simplified by what torch takes for granted."""
+        return self.given.simplified(self._expr(found))
 
     def _expr(self, found: sympy.Expr) -> IntExpr:
         if found.is_Integer:
@@ -117,19 +134,71 @@ class OpenSizes:
 
     def proven(self, condition: sympy.Basic) -> bool | None:
         """Returns whether a condition holds for all sizes, or for none; None if neither is sure."""
-        ranges = (*self._ranges.values(), *self._defined)
-        if ranges != self._proven_for:
+        known = self._known()
+        if known != self._proven_for:
             self._proven.clear()
-            self._proven_for = ranges
+            self._proven_for = known
         if condition not in self._proven:
             self._proven[condition] = self._prove(condition)
         return self._proven[condition]
 
     def _prove(self, condition: sympy.Basic) -> bool | None:
         try:
-            return holds(condition, self._expr)
+            found = holds(condition, self._simplified)
         except Unexpressed:
             return None
+        relation = relation_of(condition, self._expr) if found is None else None
+        return True if relation is not None and is_implied(relation, self.given) else found
+
+    def _known(self) -> tuple[object, ...]:
+        granted = self.env.num_deferred_runtime_asserts
+        return (*self._ranges.values(), *self._defined, granted, len(self._kept))
+
+    @property
+    def given(self) -> Given:
+        """What torch takes for granted, as facts: in the end that holds in every call."""
+        known = self._known()
+        if known != self._facts_for:
+            conditions = [*(part for part, _ in self.taken_for_granted()), *self._kept]
+            found = (relation_of(each, self._expr) for each in conditions)
+            self._facts = Given(each for each in found if each is not None)
+            self._facts_for = known
+        return self._facts
+
+    def keep(self, condition: sympy.Basic, loc: Loc) -> bool:
+        """Keeps a condition as a relation that each call checks; returns whether it is a plain one.
+
+        Args:
+            condition: The condition.
+            loc: What needs it.
+        """
+        relation = relation_of(condition, self._expr, loc)
+        if relation is None or not is_possible(relation):
+            return False
+        self._kept.setdefault(condition, loc)
+        return self._plan_within(relation)
+
+    def _plan_within(self, relation: Relation) -> bool:
+        """Plans for smaller sizes where a relation needs that; returns whether it holds then."""
+        used = [symbol for symbol, size in self._ranges.items() if size.name in relation.names]
+        while not relation.is_planned:
+            before = {symbol: self._ranges[symbol] for symbol in used}
+            self._ranges.update({symbol: _halved(size) for symbol, size in before.items()})
+            if all(self._ranges[symbol] == size for symbol, size in before.items()):
+                return False
+            relation = relation.at({str(size): size for size in self._ranges.values()})
+        return True
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """What each call checks, without what follows from the rest."""
+        found = (relation_of(each, self._expr, loc) for each, loc in self._kept.items())
+        return without_implied(each for each in found if each is not None)
+
+    def checked(self) -> Iterator[ReportEntry]:
+        """Yields what each call checks."""
+        for each in self.relations:
+            yield ReportEntry(CHECKED, ", ".join(sorted(each.names)), each.told, each.loc)
 
     def renewed(self, expr: IntExpr) -> IntExpr:
         """Returns an expression with the ranges that its sizes have by now."""
@@ -314,6 +383,11 @@ class OpenArgument:
     """An open size as an argument of a node of a graph, which torch warns of as it is."""
 
     size: torch.SymInt
+
+
+def _halved(size: Size) -> Size:
+    """Returns a size that is planned for half as much, as far as its range allows."""
+    return replace(size, planned=max(size.planned // size.step // 2 * size.step, size.least))
 
 
 def is_static(tensor: torch.Tensor) -> bool:

@@ -83,14 +83,15 @@ def record_model(
     problems.raise_if_any()
     wanted = [item for item in outputs if item is not None]
     sizes = recorder.trace.sizes
-    for label, part in sizes.unmet():
+    file = Path(model.path).name
+    for label, part in sizes.unmet(file):
         told, names = sizes.told(part)
         advice = to_bind(names, sizes.ranges_within(part))
         problems.add(label, f"it computes something else unless {told}", advice)
     problems.raise_if_any()
     recorder.trace.finish(wanted)
-    narrowed = sizes.narrowed(Path(model.path).name)
-    return Recorded(model, recorder, inputs, wanted, [*walker.notes, *narrowed])
+    limits = (*sizes.narrowed(file), *sizes.checked())
+    return Recorded(model, recorder, inputs, wanted, [*walker.notes, *limits])
 
 
 def _output(recorder: Recorder, label: str, value: Value) -> fx.Node | None:

@@ -26,6 +26,9 @@ class FileEntry:
 NARROWED = "narrowed"
 """The category of entries about sizes that can't be all that they could."""
 
+CHECKED = "checked at each call"
+"""The category of entries about what must hold of several sizes."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReportEntry:

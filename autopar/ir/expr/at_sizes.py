@@ -105,7 +105,9 @@ class _AtSizes:
         signature = Signature(
             tuple(map(self.port, ports.inputs)), tuple(map(self.port, ports.outputs))
         )
-        return replace(program, functions=functions, signature=signature)
+        relations = (each.at(self.known) for each in program.relations)
+        left = tuple(each for each in relations if each.names)
+        return replace(program, functions=functions, signature=signature, relations=left)
 
     def _function(self, function: Function) -> Function:
         values = {name: self._value(each) for name, each in function.values.items()}

@@ -27,7 +27,7 @@ from autopar.ir.serde.read import program_from_proto
 from autopar.ir.serde.tables import Corrupt
 from autopar.ir.serde.write import write_program
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 """The newest version of the format that this code understands."""
 
 WRITTEN_VERSION = 8
@@ -47,6 +47,9 @@ SIZES_VERSION = 9
 
 STEPS_VERSION = 10
 """The oldest version whose readers understand open sizes that are multiples of a number."""
+
+RELATIONS_VERSION = 11
+"""The oldest version whose readers check relations between open sizes."""
 
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
@@ -79,6 +82,7 @@ def program_to_bytes(program: Program) -> bytes:
         if any(expr.kind == pb.Expr.SIZE for expr in file.program.exprs):
             has_steps = any(expr.step for expr in file.program.exprs)
             needed = STEPS_VERSION if has_steps else SIZES_VERSION
+            needed = RELATIONS_VERSION if program.relations else needed
             file.format_version = file.minimum_reader_version = needed
 
     return _to_bytes(write, what, oldest)

@@ -15,6 +15,7 @@ from autopar.ir import program_pb2 as pb
 from autopar.ir.dims import DimLayout, SubDim
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr, Size
+from autopar.ir.expr.relation import SIGNS, Relation
 from autopar.ir.layout import MONOIDS, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -94,6 +95,7 @@ class _ProgramReader:
             level=self._word(message.level, LEVELS, "level"),
             name=self._text(message.name),
             example=self._example(message.example) if message.HasField("example") else None,
+            relations=tuple(map(self._relation, message.relations)),
         )
 
     def _example(self, example: pb.Example) -> Example:
@@ -101,6 +103,14 @@ class _ProgramReader:
             self._named(example.given),
             self._named(example.defaults),
             tuple(map(self._text, example.arguments)),
+        )
+
+    def _relation(self, relation: pb.Relation) -> Relation:
+        return Relation(
+            self._size(relation.left),
+            self._word(relation.sign, SIGNS, "relation"),
+            self._size(relation.right),
+            entry(self._locs, relation.loc, "location"),
         )
 
     def _named(self, args: Iterable[pb.Arg]) -> tuple[tuple[str, Arg], ...]:

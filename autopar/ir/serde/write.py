@@ -10,6 +10,7 @@ from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir import program_pb2 as pb
 from autopar.ir.dims import DimLayout
 from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr, Size
+from autopar.ir.expr.relation import Relation
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -114,6 +115,8 @@ class _ProgramWriter:
             self._port(port, message.signature.outputs.add())
         if program.example is not None:
             self._example(program.example, message.example)
+        for relation in program.relations:
+            self._relation(relation)
         message.strings.extend(self._strings.table())
 
     def _loc(self, loc: Loc) -> None:
@@ -143,6 +146,14 @@ class _ProgramWriter:
             self._message.exprs.add(kind=EXPR_KINDS[expr.op], lhs=lhs, rhs=rhs)
         else:
             raise TypeError(f"not a rank expression: {expr!r}")
+
+    def _relation(self, relation: Relation) -> None:
+        self._message.relations.add(
+            left=self._size(relation.left),
+            sign=self._string(relation.sign),
+            right=self._size(relation.right),
+            loc=self._loc_number(relation.loc),
+        )
 
     def _open_size(self, size: Size) -> None:
         note_open(size, self._open)

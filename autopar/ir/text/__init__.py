@@ -31,6 +31,9 @@ The lines:
                                  a size that is left open, what it may be, and for which size
                                  decisions are made. `0..` has no end; `size $batch` is `0..`,
                                  `32..960 step 32` are multiples of 32
+    relation $past + $length <= 512
+                                 what must hold of open sizes in each call, beyond their ranges;
+                                 with <= or ==, and a `loc`
     given(scale=1.0)             what is no tensor in the example of the model, by path;
     defaults(mask=none)          what its `forward` has by default, and
     arguments("x", "scale")      what may be given by position. `example unknown`: none is noted

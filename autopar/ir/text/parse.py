@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autopar.base.errors import AnnotationError, near_misses
+from autopar.base.errors import UNKNOWN, AnnotationError, near_misses
 from autopar.ir.expr.expression import UNBOUNDED, Size, axes_of
+from autopar.ir.expr.relation import SIGNS, Relation
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -32,6 +33,8 @@ from autopar.ir.text.words import KIND
 
 _SIZE = re.compile(r"size\b(?=\s*\$)")
 _SIZE_NAME = re.compile(r"\$[^\W\d]\w*")
+_RELATION = re.compile(r"relation\b(?=\s*[$\d(-])")
+_SIGN = re.compile("<=|==")
 _NUMBER = re.compile(r"-?[0-9]")
 _DECLARATION = re.compile(r'(?:[^\W\d]\w*|"(?:[^"\\\n]|\\.)*")\s*%')
 _ALIAS = re.compile(r"alias\b(?=\s*%)")
@@ -58,6 +61,7 @@ class _ProgramParser:
         self._parts = PartsParser(cursor, self._header)
         self._main: _FunctionParser | None = None
         self._example: Example | None = Example()
+        self._relations: list[Relation] = []
 
     def program(self) -> Program:
         if self._cursor.at_end():
@@ -75,7 +79,15 @@ class _ProgramParser:
             functions[function.name] = function
         if explicit is None:
             explicit = self._main.signature(level) if self._main is not None else Signature()
-        return Program(functions, explicit, self._header.mesh, level, name, self._example)
+        return Program(
+            functions,
+            explicit,
+            self._header.mesh,
+            level,
+            name,
+            self._example,
+            tuple(self._relations),
+        )
 
     def _title(self) -> tuple[str, str]:
         cursor = self._cursor
@@ -101,6 +113,9 @@ class _ProgramParser:
         if self._cursor.match(_SIZE):
             self._open_size()
             return True
+        if self._cursor.match(_RELATION):
+            self._relations.append(self._relation())
+            return True
         return self._example_line()
 
     def _open_size(self) -> None:
@@ -113,6 +128,13 @@ class _ProgramParser:
         if name in cursor.sizes:
             cursor.fail(f"open size {size} is declared twice", start)
         cursor.sizes[name] = replace(size, planned=planned)
+
+    def _relation(self) -> Relation:
+        cursor = self._cursor
+        left = cursor.expr()
+        sign = cursor.expect_match(_SIGN, " or ".join(map(repr, SIGNS)))
+        right = cursor.expr()
+        return Relation(left, sign, right, self._parts.loc() if cursor.keyword("loc") else UNKNOWN)
 
     def _range(self) -> tuple[int, int]:
         cursor, start = self._cursor, self._cursor.at

@@ -20,6 +20,7 @@ from autopar.ir.text.print_parts import (
     op_clauses,
     port_clauses,
     port_line,
+    relation_line,
     size_line,
     value_clauses,
 )
@@ -158,6 +159,7 @@ def _header(program: Program, context: Context) -> Iterator[str]:
     for mesh in _meshes(program):
         yield from _mesh_lines(mesh, context, told)
     yield from map(size_line, used_sizes(program))
+    yield from (relation_line(each, context) for each in program.relations)
     yield from _example_lines(program.example)
 
 
@@ -236,6 +238,7 @@ def _locs(program: Program) -> Iterator[Loc]:
     for function in functions_in_order(program):
         yield from (value.loc for value in values_in_order(function))
         yield from (op.loc for op in function.ops)
+    yield from (each.loc for each in program.relations)
 
 
 def _inline_ports(program: Program) -> Ports | None:

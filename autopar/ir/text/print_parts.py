@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import UNBOUNDED, Binary, Expr, Size, axes_of
+from autopar.ir.expr.relation import Relation
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, BoxDim, DType, Op, OpDist, Part, Port, Ref, Value
@@ -49,6 +50,11 @@ def size_line(size: Size) -> str:
     most = "" if size.most == UNBOUNDED else size.most
     step = f" step {size.step}" if size.step > 1 else ""
     return f"size {size} = {size.least}..{most}{step} planned {size.planned}"
+
+
+def relation_line(relation: Relation, context: Context) -> str:
+    """Returns the declaration of a relation: `relation $past + $length <= 512 loc("file")`."""
+    return " ".join((f"relation {relation}", *loc_clauses(relation.loc, context)))
 
 
 def mesh_ref(mesh: ProcessMesh, context: Context) -> str:

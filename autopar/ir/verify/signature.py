@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from autopar.ir.expr.expression import IntExpr, Size, axes_of, prod, shape_str
+from autopar.ir.expr.expression import IntExpr, Size, axes_of, prod, shape_str, sizes_of
 from autopar.ir.expr.facts import is_at_least
+from autopar.ir.expr.relation import SIGNS
 from autopar.ir.program import LEVELS, Arg, Function, Op, Part, Port, Program, Ref, Value
 from autopar.ir.text.words import value_name
 from autopar.ir.used_sizes import used_sizes
@@ -26,6 +27,7 @@ def check_signature(program: Program, problems: Problems) -> None:
         if name != function.name:
             problems.add(f"the function filed as {name!r}", "its name", repr(function.name))
     _check_open_sizes(program, problems)
+    _check_relations(program, problems)
     if "main" not in program.functions:
         problems.add("the program", "a function 'main'", sorted(program.functions))
         return
@@ -50,6 +52,22 @@ def _check_open_sizes(program: Program, problems: Problems) -> None:
     for one, other in pairwise(sizes):
         if one.name == other.name:
             problems.add(f"open size {one}", f"one range, {_range(one)}", _range(other))
+
+
+def _check_relations(program: Program, problems: Problems) -> None:
+    given = {
+        size.name for port in program.signature.inputs for s in port.shape for size in sizes_of(s)
+    }
+    for each in program.relations:
+        subject = f"relation {each}"
+        if each.sign not in SIGNS:
+            problems.add(subject, one_of(each.sign, SIGNS), repr(each.sign))
+        elif any(map(axes_of, (each.left, each.right))):
+            problems.add(subject, "one of sizes, without mesh axes", each)
+        elif not each.names or each.names - given:
+            problems.add(subject, "one of open sizes of inputs", ", ".join(sorted(each.names)))
+        elif not each.is_planned:
+            problems.add(subject, "one that holds of the sizes as planned", "another one")
 
 
 def _range(size: Size) -> str:

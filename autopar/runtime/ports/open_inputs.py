@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.expr.at_sizes import Sizes, as_coords, at_sizes
 from autopar.ir.expr.expression import Size, evaluate
 from autopar.ir.expr.ranges import limits_text
+from autopar.ir.expr.relation import Relation
 from autopar.ir.program import Port, Program
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.dense import odd_kind
@@ -51,7 +52,34 @@ def sizes_of_inputs(program: Program, inputs: Arrays) -> dict[str, int]:
             problems.append(f"{what}, but {said}; both are {size.name}")
     if problems:
         raise InvalidInputError("\n".join(problems))
-    return planned_sizes(program) | {name: count for name, (count, _) in found.items()}
+    given = {name: count for name, (count, _) in found.items()}
+    check_relations(program, given, {name: what for name, (_, what) in found.items()})
+    return planned_sizes(program) | given
+
+
+def check_relations(program: Program, sizes: Sizes, said: Mapping[str, str] | None = None) -> None:
+    """Refuses sizes of a call that aren't what they must be together.
+
+    Args:
+        program: The program, at any level.
+        sizes: Sizes by name; relations of others aren't looked at.
+        said: Where sizes come from, by name.
+
+    Raises:
+        InvalidInputError: If a relation doesn't hold. Names the inputs, and what needs it.
+    """
+    known = as_coords(sizes)
+    broken = [r for r in program.relations if r.names <= sizes.keys() and not r.holds(known)]
+    if broken:
+        raise InvalidInputError("\n".join(_refusal(each, sizes, said or {}) for each in broken))
+
+
+def _refusal(relation: Relation, sizes: Sizes, said: Mapping[str, str]) -> str:
+    names = sorted(relation.names)
+    where = "; ".join(said[name] for name in names if name in said)
+    numbers = " and ".join(f"{name} is {sizes[name]}" for name in names)
+    told = f"{numbers}, but the model needs {relation.told} [{relation.loc}]"
+    return f"{where}: {told}" if where else told
 
 
 def planned_sizes(program: Program) -> dict[str, int]:

@@ -13,6 +13,7 @@ from autopar.ir.expr.expression import IntExpr, Size, substitute
 from autopar.ir.program import Program
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import box_shape
+from autopar.runtime.ports.open_inputs import check_relations
 from autopar.runtime.ports.ports import is_open_state, port_box, user_inputs
 
 
@@ -24,6 +25,7 @@ class OpenState:
     """
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         self.labels = [port.user_label for port in program.signature.inputs if is_open_state(port)]
         self._given = {s.name for p in user_inputs(program) for s in p.shape if isinstance(s, Size)}
         self._next = dict(_renewed(program))
@@ -52,6 +54,7 @@ class OpenState:
                     f" {self.labels[0]!r}, and at most {size.most}; reset() begins anew"
                 )
             found[size.name] = now
+        check_relations(self._program, found)
         return found
 
     def advance(self, sizes: Sizes) -> None:

@@ -226,7 +226,7 @@ def test_a_trip_count_is_no_open_size(tmp_path: Path) -> None:
         imported(tmp_path, *nodes, inputs=inputs)
 
 
-def test_sizes_that_are_limited_together_are_refused_with_ranges(tmp_path: Path) -> None:
+def test_sizes_that_are_limited_together_are_checked_at_each_call(tmp_path: Path) -> None:
     nodes = (
         node("Concat", "x more", "both", axis=1),
         node("Shape", "both", "s", start=1, end=2),
@@ -239,11 +239,17 @@ def test_sizes_that_are_limited_together_are_refused_with_ranges(tmp_path: Path)
         "zero": np.array([0]),
         "one": np.array([1]),
     }
-    with pytest.raises(ModelError, match=r"unless .* <= 512") as refused:
-        imported(tmp_path, *nodes, inputs=inputs, initializers=table)
-    assert "--dims past=:256,length=:256" in str(refused.value)
+    program = imported(tmp_path, *nodes, inputs=inputs, initializers=table)
+    assert shapes(program) == ["2", "$length + $past"]
+    assert [each.told for each in program.relations] == ["length + past <= 512"]
+    planned = import_onnx(tmp_path / "model.onnx", dims={"past": "500~:", "length": "200~:"})
+    assert {size.name: size.planned for size in used_sizes(planned.program)} == {
+        "past": 250,
+        "length": 100,
+    }
     found = import_onnx(tmp_path / "model.onnx", dims={"past": ":256", "length": ":256"})
     assert ranges(found.program) == {"past": (0, 256), "length": (0, 256)}
+    assert not found.program.relations
 
 
 def test_sizes_may_be_an_output(tmp_path: Path) -> None:

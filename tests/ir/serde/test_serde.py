@@ -221,9 +221,9 @@ def envelope(**fields: object) -> bytes:
         (envelope(), r"m\.pb: has no content; the file is truncated"),
         (envelope(manifest=pb.Manifest()), r"m\.pb: holds a manifest, not a program"),
         (
-            envelope(format_version=12, minimum_reader_version=11, program=pb.Program()),
-            r"m\.pb: has format version 12 and needs a reader of version 11 or newer, this is"
-            r" version 10; update autopar",
+            envelope(format_version=13, minimum_reader_version=12, program=pb.Program()),
+            r"m\.pb: has format version 13 and needs a reader of version 12 or newer, this is"
+            r" version 11; update autopar",
         ),
     ],
 )
@@ -251,6 +251,15 @@ def test_only_files_with_open_sizes_need_a_reader_that_knows_them() -> None:
         program = parse_program(f"program serial size $batch input %x: f32[{size}] return %x")
         file = pb.File.FromString(program_to_bytes(program))
         assert (file.format_version, file.minimum_reader_version) == versions
+
+
+def test_only_files_with_relations_need_a_reader_that_checks_them() -> None:
+    size = "size $n = 0.. planned 4"
+    for relation, oldest in (("", 9), ("relation $n // 4 * 4 == $n", 11)):
+        program = parse_program(f"program serial {size} {relation} input %x: f32[$n] return %x")
+        data = program_to_bytes(program)
+        assert pb.File.FromString(data).minimum_reader_version == oldest
+        assert program_from_bytes(data) == program
 
 
 def test_numbers_keep_their_bytes_where_sizes_may_be_open_now() -> None:

@@ -324,3 +324,19 @@ def test_meshes_that_are_parts_of_parts() -> None:
     assert "mesh dp=2, tp=4\nmesh @m1 z=2 ids [5, 4] parent mesh[dp=1]\n" in text
     assert "%x1: f32[4] on @m1[z=0]" in text
     assert parse_program(text) == program
+
+
+def test_relations_between_open_sizes() -> None:
+    text = """
+      size $past = 0..64 planned 4
+      size $length = 0.. planned 4
+      relation $past + $length <= 64 loc("model.onnx", "slice")
+      relation $length // 4 * 4 == $length
+      input %x: f32[$past, $length]
+      return %x
+    """
+    program = parse_program(text)
+    first, second = program.relations
+    assert (str(first), first.loc) == ("$past + $length <= 64", Loc("model.onnx", name="slice"))
+    assert second.told == "length is a multiple of 4"
+    assert parse_program(print_program(program)) == program

@@ -370,6 +370,24 @@ def test_what_open_sizes_are(sizes: tuple[Size, ...], message: str) -> None:
     assert problem == message
 
 
+@pytest.mark.parametrize(
+    ("relation", "message"),
+    [
+        ("$b <= 4", "relation $b <= 4: expected one that holds of the sizes as planned, got anot"),
+        ("$b <= tp", "relation $b <= tp: expected one of sizes, without mesh axes, got $b <= tp"),
+        ("$c <= 4", "relation $c <= 4: expected one of open sizes of inputs, got c"),
+        ("1 <= 4", "relation 1 <= 4: expected one of open sizes of inputs, got "),
+        ("$b <= 8", None),
+        ("$b // 4 * 4 == $b", None),
+    ],
+)
+def test_what_relations_are(relation: str, message: str | None) -> None:
+    sizes = "size $b = 0.. planned 8 size $c = 0.. planned 2"
+    found = problems_of(f"program serial {sizes} relation {relation} input %x: f32[$b] return %x")
+    assert bool(found) == bool(message)
+    assert all(message is not None and each.startswith(message) for each in found)
+
+
 def test_the_shape_of_a_port_is_global() -> None:
     port = Port("x", "x", "f32", (Coord("tp"),), "input")
     value = Value("x", "f32", (Coord("tp"),), "input")

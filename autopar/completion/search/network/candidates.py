@@ -21,8 +21,9 @@ from autopar.completion.problem.splits import Splits
 from autopar.completion.search.effort import CUBE_WORK, WAY_WORK
 from autopar.completion.search.watch import Watch
 from autopar.ir.dims import DimLayout, SubDim, dim_axes, normalize_dim
-from autopar.ir.expr.expression import Expr, IntExpr, exact_quotient, planned
+from autopar.ir.expr.expression import Expr, IntExpr, exact_quotient
 from autopar.ir.expr.facts import divides
+from autopar.ir.expr.strides import order
 from autopar.ir.program import Pending
 
 SUM = "sum"
@@ -165,9 +166,7 @@ class CandidateTable:
             return self._only(node.call, decided)
         within = self.graph.shared(Cuts).within(node) if node.call.has_rule else {}
         settled = self.graph.settled.get(node.index)
-        cuts = tuple(
-            sorted((factor, tuple(sorted(s, key=planned))) for factor, s in within.items())
-        )
+        cuts = tuple(sorted((factor, tuple(sorted(s, key=order))) for factor, s in within.items()))
         known = None if self.around is None else self.around.choices[node.index]
         key = (node.call, cuts, settled, known)
         found = self._known.get(key)
@@ -364,8 +363,8 @@ def _stretches(call: Call, within: Mapping[str, frozenset[IntExpr]]) -> list[Str
             continue
         stretches[factor, 1, size] = None
         strides = (s for s in within.get(factor, ()) if exact_quotient(size, s) is not None)
-        for inner, outer in pairwise([1, *sorted(strides, key=planned), size]):
-            if exact_quotient(outer, inner) is not None and planned(outer) > planned(inner):
+        for inner, outer in pairwise([1, *sorted(strides, key=order), size]):
+            if exact_quotient(outer, inner) not in (None, 0, 1):
                 stretches[factor, inner, outer] = None
     return list(stretches)
 

@@ -72,8 +72,13 @@ class PlannedSizes(OpenSizes):
             for each in asserts:
                 self._granted_by.setdefault(id(each), self.node)
 
-    def unmet(self) -> Iterator[tuple[str, sympy.Basic]]:
+    def unmet(self, file: str) -> Iterator[tuple[str, sympy.Basic]]:
         """Narrows sizes to those for which what nodes took for granted holds.
+
+        What no ranges say is kept as a relation, if it is a plain one.
+
+        Args:
+            file: Name of the model's file.
 
         Yields:
             Nodes, and what of that can't be made true.
@@ -81,7 +86,8 @@ class PlannedSizes(OpenSizes):
         # What is narrowed for one may be what another needs.
         unmet = [(node, part) for node, part in self._granted() if not self._is_met(node, part)]
         for node, part in unmet:
-            if not self._is_met(node, part):
+            where = Loc(file, name=node.name if node else "")
+            if not self._is_met(node, part) and not self.keep(part, where):
                 yield node.label if node else "", part
 
     def _is_met(self, node: Node | None, part: sympy.Basic) -> bool:

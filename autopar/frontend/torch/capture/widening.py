@@ -13,12 +13,14 @@ from dataclasses import replace
 from itertools import product
 
 from autopar.base.errors import InvalidInputError
+from autopar.frontend.lower.relations import is_implied
 from autopar.frontend.torch.capture.alike import are_alike
 from autopar.frontend.torch.capture.fake import FakeModel
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.conditions.narrowing import ExampleSizes, SizeDecides
 from autopar.frontend.torch.refusals import Untraceable
-from autopar.ir.expr.at_sizes import Sizes
+from autopar.ir.expr.at_sizes import Sizes, as_coords
+from autopar.ir.expr.given import Given
 
 Capture = Callable[[Sizes], tuple[FakeModel, Joint]]
 """Captures code with the answers for some sizes, by name, or else for those of the example."""
@@ -66,4 +68,12 @@ def _is_right(joint: Joint, sizes: ExampleSizes, capture: Capture, point: Sizes)
         fake, other = capture(point)
     except InvalidInputError:
         return False
-    return are_alike(joint, sizes, other, fake.answering.sizes, point)
+    others = fake.answering.sizes
+    return _need_no_more(sizes, others, point) and are_alike(joint, sizes, other, others, point)
+
+
+def _need_no_more(sizes: ExampleSizes, others: ExampleSizes, point: Sizes) -> bool:
+    """Whether what calls check for a graph is all that they would check for another one."""
+    known = as_coords(point)
+    given = Given(each.at(known) for each in sizes.relations)
+    return all(is_implied(each.at(known), given) for each in others.relations)

@@ -20,6 +20,7 @@ from autopar.base.errors import InvalidInputError, Loc
 from autopar.base.package import PACKAGE
 from autopar.frontend.lower.asking import AskingEnv
 from autopar.frontend.lower.open_sizes import LIMITS, OpenSizes, conjuncts
+from autopar.frontend.lower.relations import relation_of
 from autopar.frontend.lower.symbols import SymSize
 from autopar.frontend.torch.capture.origin import is_user_code
 from autopar.ir.builds.manifest import NARROWED, ReportEntry
@@ -93,7 +94,7 @@ class ExampleSizes(OpenSizes):
         said = [symbol for symbol in changed if before[symbol].name in self._said]
         if not is_sure or not all(self._leaves_few_out(before[symbol]) for symbol in said):
             self._ranges.update(before)
-            return None
+            return bool(answer) if self._is_kept(relation) else None
         stack = _stack() if changed else None
         for symbol in said:
             line = f"{_line(stack)}: {self.refusal(condition)}"
@@ -102,6 +103,14 @@ class ExampleSizes(OpenSizes):
             self._note(before[symbol], stack)
             self.take_for_granted(self._ranges[symbol])
         return bool(answer == sympy.true)
+
+    def _is_kept(self, condition: sympy.Basic) -> bool:
+        """Keeps a condition on several sizes for calls to check; returns whether it is plain."""
+        parts = list(conjuncts(condition))
+        relations = [relation_of(part, self._expr) for part in parts]
+        if any(each is None or len(each.names) < 2 for each in relations):
+            return False
+        return all(self.keep(part, _line(_stack())) for part in parts)
 
     def left_out(self, name: str) -> list[int]:
         """Returns what a size can't be any more, from the largest on, where that is few."""
@@ -158,7 +167,10 @@ class ExampleSizes(OpenSizes):
             for size in before.values():
                 self._note(size, stack)
         for part, stack in self.taken_for_granted():
-            if not self.is_made_true(part) and not self.is_defined(part):
+            if self.is_made_true(part) or self.is_defined(part):
+                continue
+            is_so = part.subs(self._decisive) == sympy.true
+            if not is_so or not self.keep(part, _line(stack)):
                 raise SizeDecides(f"{_line(stack)}: {self.refusal(part)}")
 
     def _has_example(self) -> bool:
@@ -174,6 +186,7 @@ class ExampleSizes(OpenSizes):
         for (name, bound), loc in self._lines.items():
             found = f"{LIMITS[bound]} {getattr(self.sizes[name], bound)}"
             yield ReportEntry(NARROWED, name, found, loc)
+        yield from self.checked()
 
     def refusal(self, condition: sympy.Basic) -> str:
         """Returns why code is refused that does something else at other sizes, and what to do."""

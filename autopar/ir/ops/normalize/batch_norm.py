@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autopar.ir.expr.expression import IntExpr, prod
-from autopar.ir.ops.body import BodyWriter, accumulate_dtype
+from autopar.ir.expr.expression import IntExpr, add, prod
+from autopar.ir.expr.facts import larger
+from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.normalize.normalization import (
     Moments,
     mask_of,
     unmasked,
-    with_means,
     write_affine,
     write_gradient,
     write_moments,
@@ -23,7 +23,7 @@ from autopar.ir.ops.normalize.normalization import (
 )
 from autopar.ir.ops.table import Again, Table, factors, operand_dims, pending, same
 from autopar.ir.program import Arg, DType
-from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, as_number, build_rule
+from autopar.ir.rules.rule import SAME, Dims, OpCall, Rule, build_rule
 
 CHANNEL: Dims = (("c",),)
 PARAMETERS = ("weight", "bias", "running_mean", "running_var")
@@ -122,7 +122,7 @@ def training(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_training(w, batch)
 
-    return with_means(batch.count, make, write)
+    return with_bodies(make, "moments", write)
 
 
 def _write_training(w: BodyWriter, batch: _Batch) -> None:
@@ -150,15 +150,15 @@ def _running(w: BodyWriter, batch: _Batch, moments: Moments) -> list[str]:
     """Writes the new running mean and variance; the variance's is unbiased."""
     momentum = w.op.arg("momentum", 0.1)
     rate = float(momentum) if isinstance(momentum, (int, float)) else 0.0
-    count = as_number(batch.count)
-    unbiased = count / max(1, count - 1)
-    new = ((moments.mean, 1.0, "running_mean"), (moments.variance, unbiased, "running_var"))
+    all_but_one = larger(1, add(batch.count, -1))
+    unbiased = w.like("aten.mul.Scalar", moments.variance, other=batch.count)
+    unbiased = w.like("aten.div.Scalar", unbiased, other=all_but_one)
     found = []
-    for value, correction, name in new:
+    for value, name in ((moments.mean, "running_mean"), (unbiased, "running_var")):
         old = w.reshape(w.required(name), w.value(value).global_shape)
         old = w.cast(old, w.value(value).dtype)
         kept = w.like("aten.mul.Scalar", old, other=1 - rate)
-        moved = w.like("aten.mul.Scalar", value, other=rate * correction)
+        moved = w.like("aten.mul.Scalar", value, other=rate)
         found.append(w.combine("aten.add.Tensor", kept, moved))
     return found
 
@@ -198,7 +198,7 @@ def batch_norm_backward(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_backward(w, batch, mask_of(call))
 
-    return with_means(batch.count, make, write) if learned else make(True)
+    return with_bodies(make, "moments", write) if learned else make(True)
 
 
 def _write_backward(w: BodyWriter, batch: _Batch, mask: tuple[bool, ...]) -> None:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autopar.ir.expr.expression import IntExpr, prod
-from autopar.ir.ops.body import BodyWriter, accumulate_dtype
+from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.normalize.normalization import (
     mask_of,
     unmasked,
-    with_means,
     write_affine,
     write_gradient,
     write_moments,
@@ -116,7 +115,7 @@ def group_norm(call: OpCall) -> Rule | None:
         for value, target in zip((found, moments.mean, moments.scale), targets, strict=False):
             w.reshape(w.cast(value, target.dtype), target.global_shape, target.name)
 
-    return with_means(image.count, make, write)
+    return with_bodies(make, "moments", write)
 
 
 def group_norm_backward(call: OpCall) -> Rule | None:
@@ -137,7 +136,7 @@ def group_norm_backward(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_backward(w, image, mask_of(call))
 
-    return with_means(image.count, make, write)
+    return with_bodies(make, "moments", write)
 
 
 def _write_backward(w: BodyWriter, image: _Image, mask: tuple[bool, ...]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.ir.expr.expression import IntExpr, prod
-from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, with_bodies
+from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.shape.sizes import integers
 from autopar.ir.ops.table import Table, dense, factors, operand_dims, pending, same
 from autopar.ir.program import Arg
@@ -28,14 +28,6 @@ class Moments:
     variance: str
     centered: str
     scale: str
-
-
-def with_means(count: IntExpr, make: Callable[[bool], Rule], write: Write) -> Rule:
-    """Returns the op's own rule, `make(False)`, with a body that takes means of `count` elements.
-
-    There is no body if that is open: it divides by a number.
-    """
-    return with_bodies(make, "moments", write) if isinstance(count, int) else make(False)
 
 
 def write_mean(w: BodyWriter, x: str, dims: Sequence[int]) -> str:
@@ -151,7 +143,7 @@ def layer_norm(call: OpCall) -> Rule | None:
         for value, target in zip((found, moments.mean, moments.scale), targets, strict=False):
             w.cast(value, target.dtype, target.name)
 
-    return with_means(dims.count, make, write)
+    return with_bodies(make, "moments", write)
 
 
 def layer_norm_backward(call: OpCall) -> Rule | None:
@@ -176,7 +168,7 @@ def layer_norm_backward(call: OpCall) -> Rule | None:
     def write(w: BodyWriter) -> None:
         _write_backward(w, dims, mask_of(call))
 
-    return with_means(dims.count, make, write)
+    return with_bodies(make, "moments", write)
 
 
 def _write_backward(w: BodyWriter, dims: _Axes, mask: tuple[bool, ...]) -> None:
@@ -219,7 +211,7 @@ def rms_norm(call: OpCall) -> Rule | None:
         for value, target in zip((found, root), targets, strict=False):
             w.cast(value, target.dtype, target.name)
 
-    return with_means(dims.count, make, write)
+    return with_bodies(make, "moments", write)
 
 
 _EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from autopar.ir.dtypes import COMPLEX
-from autopar.ir.expr.expression import planned, prod
+from autopar.ir.expr.expression import IntExpr, add, planned, prod
+from autopar.ir.expr.facts import larger
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
 from autopar.ir.ops.table import (
     COMPARISON,
@@ -134,8 +135,7 @@ def mean(dims_of: DimsOf) -> RuleFunction:
             else:
                 w.cast(w.like("aten.div.Scalar", total, other=count), target.dtype, target.name)
 
-        # The body divides by a number, and an open size is none.
-        return with_bodies(make, "sum", write) if isinstance(count, int) else make(False)
+        return with_bodies(make, "sum", write)
 
     return rule
 
@@ -146,13 +146,20 @@ def _correction(call: OpCall) -> float:
     return 1.0 if call.flag("unbiased", True) else 0.0
 
 
+def _degrees_of_freedom(count: IntExpr, correction: float) -> float | IntExpr | None:
+    """Returns by what a sum of squares is divided; None if no expression says that."""
+    if isinstance(count, int):
+        return max(0.0, count - correction)
+    return larger(0, add(count, -int(correction))) if correction.is_integer() else None
+
+
 def variance(call: OpCall) -> Rule | None:
     """aten.var, std, and both with the mean. The body sums squared deviations."""
     gone = only_listed_dims(call) or all_dims(call)
     operand, result = reduced(call, gone)
     names = [f"i{at}" for at in gone]
     count = prod(call.operands[0].shape[at] for at in gone)
-    free = max(0.0, count - _correction(call)) if isinstance(count, int) else 0.0
+    free = _degrees_of_freedom(count, _correction(call))
 
     def make(split: bool) -> Rule:
         # The mean must be complete before deviations from it are taken; so nothing stays pending
@@ -183,7 +190,7 @@ def variance(call: OpCall) -> Rule | None:
             target = w.value(name)
             w.reshape(w.cast(found, target.dtype), target.global_shape, name)
 
-    if free <= 0 or call.operands[0].dtype in COMPLEX:
+    if free in (None, 0) or call.operands[0].dtype in COMPLEX:
         return make(False)
     return with_bodies(make, "moments", write)
 
