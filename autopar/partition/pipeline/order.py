@@ -23,10 +23,10 @@ from autopar.partition.pipeline.schedules import (
     FORWARD,
     SCHEDULES,
     WEIGHT,
-    Clock,
     Pipeline,
     Task,
 )
+from autopar.partition.pipeline.timetable import Timetable
 
 PHASES = (FORWARD, BACKWARD)
 """The phases of ops that are part of tasks."""
@@ -70,9 +70,9 @@ class Order:
         main, pipeline = program.main, tasks.pipeline
         seconds = self._seconds(program, tasks)
         orders = SCHEDULES[self.schedule].order(pipeline)
-        clock = Clock.of(pipeline, orders, seconds, ahead=True)
+        timetable = Timetable.of(pipeline, orders, seconds, ahead=True)
         times = [
-            _time(op, task, at in tasks.sends, clock)
+            _time(op, task, at in tasks.sends, timetable)
             for at, (op, task) in enumerate(zip(main.ops, tasks.of_ops, strict=True))
         ]
         return replace(main, ops=tuple(main.ops[at] for at in in_order(main.ops, times)))
@@ -152,12 +152,12 @@ class _Tasks:
         return Task(stage, op.microbatch, op.phase)
 
 
-def _time(op: Op, task: Task | None, sends: bool, clock: Clock) -> Time:
+def _time(op: Op, task: Task | None, sends: bool, timetable: Timetable) -> Time:
     """Returns when an op runs: as soon as it can, but for updates, if it is of no task."""
     if task is None:
         return (0.0 if op.phase in PHASES else math.inf), False
     # Who sends what is done goes on with something else at the same time, and sends first.
-    return (clock.end[task], False) if sends else (clock.begin[task], True)
+    return (timetable.end[task], False) if sends else (timetable.begin[task], True)
 
 
 def in_order(ops: Sequence[Op], times: Sequence[Time]) -> list[int]:

@@ -17,7 +17,8 @@ import autopar
 from autopar import annotate
 from autopar.cost import Cluster
 from autopar.partition.pipeline.schedules import FORWARD, SCHEDULES
-from autopar.planning.cut import FINENESS, LEAST, Costs, best_way
+from autopar.planning.cut import FINENESS, LEAST, best_way
+from autopar.planning.cut_costs import Costs
 from autopar.planning.price import price
 from tests.partition.pipeline.models import (
     FREE_LINKS,
