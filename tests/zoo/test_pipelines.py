@@ -1,0 +1,90 @@
+"""Models from elsewhere, cut into stages by predicted seconds, train as on one device."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import autopar
+from tests.zoo.models import ZOO, Example
+from tests.zoo.training import (
+    LEARNING_RATE,
+    STEPS,
+    TOLERANCE,
+    example_optimizer,
+    train_on_mesh,
+)
+
+FAST = ("gpt2", "t5")
+"""Tied embeddings; and an encoder, of whose output each stage of the decoder reads."""
+
+CASES = [
+    ("pp=2", "1f1b", None, 3),
+    ("pp=3", "zb-v", None, 2),
+    ("pp=2,tp=2", "interleaved", "tensor:tp", 3),
+    ("dp=2,pp=3", "zb-h1", "fsdp:dp", 3),
+    ("pp=4", "gpipe", None, 6),
+]
+
+
+def accumulated(example: Example, microbatches: int) -> list[float]:
+    """Returns the losses of a loop that accumulates gradients."""
+    model = copy.deepcopy(example.model)
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
+    losses = []
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        total = 0.0
+        for at in range(microbatches):
+            loss = loss_of_part(example, model, example.batch(number), at, microbatches)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(total)
+    return losses
+
+
+def loss_of_part(example: Example, model: nn.Module, batch: Any, at: int, count: int) -> Tensor:
+    part = pytree.tree_map(lambda tensor: tensor.chunk(count)[at], batch)
+    if example.loss is None:
+        whole: Tensor = model(**part).loss
+    else:
+        inputs, target = part
+        whole = example.loss(model(*inputs), target)
+    return whole / count
+
+
+@pytest.mark.parametrize(("mesh", "schedule", "strategy", "microbatches"), CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ZOO]
+)
+def test_pipelines_train_as_one_device(
+    name: str, mesh: str, schedule: str, strategy: str | None, microbatches: int
+) -> None:
+    example = ZOO[name]()
+    with tempfile.TemporaryDirectory() as folder:
+        build = Path(folder) / "build"
+        step = autopar.compile(
+            example.model,
+            example.batch(0),
+            mesh=mesh,
+            loss=example.loss,
+            optimizer=example_optimizer(example.model),
+            clip_grad_norm=1.0,
+            accumulate=microbatches,
+            strategy=strategy,
+            pipeline="pp",
+            schedule=schedule,
+        )
+        assert any(op.stage for op in step.serial.main.ops)
+        step.save(build)
+        found = train_on_mesh(build, example).losses
+    torch.testing.assert_close(found, accumulated(example, microbatches), rtol=TOLERANCE, atol=0)
