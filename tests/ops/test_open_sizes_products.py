@@ -105,7 +105,6 @@ LOSSES: Sequence[Loss] = (
             *("scaled_dot_product_attention.default", "_scaled_dot_product_attention_math.default"),
             "_scaled_dot_product_flash_attention_for_cpu.default",
             *("cross_entropy_loss.default", "convolution_backward.default", "conv1d.padding"),
-            *(f"_adaptive_avg_pool{n}d.default" for n in (2, 3)),
             *(f"adaptive_max_pool{n}d.default" for n in (1, 2, 3)),
             "max_pool1d_with_indices.default",
         ),
@@ -350,7 +349,7 @@ NEEDED: Sequence[tuple[str, str, str, Shapes, Shapes, Mapping[str, Arg]]] = (
     (
         "aten._adaptive_avg_pool2d.default",
         "self",
-        "i0 i1 i2 i3 -> i0 i1 1 1; i0 i1",
+        "i0 i1 i2 i3 -> i0 i1 1 1; i0 i1; sum: i0 i1 i2 i3",
         [OPEN_IMAGES],
         [(BATCH, 3, 1, 1)],
         {"output_size": (1, 1)},

@@ -60,7 +60,7 @@ def check_forward(model: nn.Module, mesh: ProcessMesh, folder: Path, **options: 
 
 
 def test_ranks_are_shown_with_the_groups_that_they_are_in(tmp_path: Path) -> None:
-    """Of three stages, each passes on to one."""
+    """Of three stages, each passes on to one: who sends comes first."""
     model = Stages([TALL[0], TALL[2], TALL[1]], "", "tp")
     autopar.compile(model, X[0][0], mesh=TALL).save(tmp_path / "build")
     shown = [show_rank(tmp_path / "build", rank, "text").splitlines() for rank in (0, 2, 4)]
@@ -68,8 +68,8 @@ def test_ranks_are_shown_with_the_groups_that_they_are_in(tmp_path: Path) -> Non
     everybody = "# group pp: ranks 0, 2, 4"
     assert groups == [
         [everybody, "# group pp:0-2: ranks 0, 4"],
-        [everybody, "# group pp:1-2: ranks 2, 4"],
-        [everybody, "# group pp:0-2: ranks 0, 4", "# group pp:1-2: ranks 2, 4"],
+        [everybody, "# group pp:2-1: ranks 4, 2"],
+        [everybody, "# group pp:0-2: ranks 0, 4", "# group pp:2-1: ranks 4, 2"],
     ]
 
 
