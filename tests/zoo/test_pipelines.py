@@ -22,7 +22,7 @@ from tests.zoo.training import (
     train_on_mesh,
 )
 
-FAST = ("gpt2", "t5")
+FAST = (("gpt2", "zb-v"), ("t5", "1f1b"))
 """Tied embeddings; and an encoder, of whose output each stage of the decoder reads."""
 
 CASES = [
@@ -62,9 +62,13 @@ def loss_of_part(example: Example, model: nn.Module, batch: Any, at: int, count:
     return whole / count
 
 
-@pytest.mark.parametrize(("mesh", "schedule", "strategy", "microbatches"), CASES)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ZOO]
+    ("name", "mesh", "schedule", "strategy", "microbatches"),
+    [
+        pytest.param(name, *case, marks=() if (name, case[1]) in FAST else pytest.mark.slow)
+        for name in ZOO
+        for case in CASES
+    ],
 )
 def test_pipelines_train_as_one_device(
     name: str, mesh: str, schedule: str, strategy: str | None, microbatches: int
