@@ -4,7 +4,8 @@ Stages are numbers that never decrease along the forward pass, and so never incr
 backward pass.
 
 * A forward op is in the stage that it was put into, or a later one if an operand is made there.
-* What only rearranges inputs, or makes constants, is where it is read first.
+* What is made of parameters alone, only rearranges inputs, or makes constants, is where it is read
+  first.
 * What has as many elements as a parameter, and is made for its gradient alone, is where that
   parameter is read first.
 * Another backward op is in the stage of the forward op whose gradient it computes: that of what it
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.ops.shape.view import FREE
-from autopar.ir.program import Function, Op
+from autopar.ir.program import STORED_ROLES, Function, Op
 
 Results = tuple[str, ...]
 
@@ -38,19 +39,23 @@ class Stages:
     Attributes:
         found: By the results of ops.
         gradients: The results of ops that make gradients of parameters, for which no stage waits.
+        prepared: What is made where it is read, as of parameters alone.
+        reading: The stages that read inputs and what is prepared.
     """
 
     def __init__(self, function: Function) -> None:
+        self._values = function.values
+        self._owned: set[str] = set()
         self._forward: dict[str, int] = {}
         self._backward: dict[str, int] = {}
-        self._late: set[str] = set()
-        self._reading: dict[str, set[int]] = defaultdict(set)
+        self.prepared: set[str] = set()
+        self.reading: dict[str, set[int]] = defaultdict(set)
         forward = [op for op in function.ops if op.phase == "forward"]
         backward = [op for op in function.ops if op.phase == "backward"]
         for op in forward:
             self._forward.update(dict.fromkeys(op.results, max(self._of_operands(op), op.stage)))
             if self._is_prepared(op):
-                self._late.update(op.results)
+                self.prepared.update(op.results)
         self._move_to_readers(forward)
         self._belongings = self._find_belongings(function, backward)
         undecided = self._find_backward(backward)
@@ -65,20 +70,23 @@ class Stages:
         )
 
     def _is_prepared(self, op: Op) -> bool:
-        """Returns whether an op only rearranges inputs, or what is made of nothing."""
-        free = not op.operands or op.kind in FREE
-        return free and all(n not in self._forward or n in self._late for n in op.operands)
+        """Returns whether an op reads parameters alone, rearranges inputs, or reads nothing."""
+        if all(self._values[n].role in STORED_ROLES or n in self._owned for n in op.operands):
+            self._owned.update(op.results)
+            return True
+        free = op.kind in FREE
+        return free and all(n not in self._forward or n in self.prepared for n in op.operands)
 
     def _move_to_readers(self, forward: Sequence[Op]) -> None:
         """Puts what is prepared where it is read first, and notes where inputs are read."""
         for op in reversed(forward):
             stages = {self._forward[op.results[0]]}
-            for name in self._late.intersection(op.results):
-                stages = self._reading.get(name) or {op.stage}
+            for name in self.prepared.intersection(op.results):
+                stages = self.reading.get(name) or {op.stage}
                 self._forward[name] = min(stages)
             for name in op.operands:
-                if name not in self._forward or name in self._late:
-                    self._reading[name] |= stages
+                if name not in self._forward or name in self.prepared:
+                    self.reading[name] |= stages
 
     def _find_belongings(self, function: Function, backward: Sequence[Op]) -> dict[str, int]:
         """Returns where the parameters are read for whose gradients alone values are made."""
@@ -88,7 +96,7 @@ class Stages:
             parameters = {each for name in op.results for each in self._wanted(name, wanted)}
             parameter = parameters.pop() if len(parameters) == 1 else ""
             if parameter:
-                found.update(dict.fromkeys(op.results, min(self._reading[parameter])))
+                found.update(dict.fromkeys(op.results, min(self.reading[parameter])))
             for name in op.operands:
                 is_as_large = parameter and _count(function, name) == _count(function, parameter)
                 wanted[name].add(parameter if is_as_large else "")
@@ -97,7 +105,7 @@ class Stages:
     def _wanted(self, name: str, wanted: Mapping[str, set[str]]) -> set[str]:
         """Returns for the gradients of which parameters a value is read; "" for anything else."""
         kind, slash, parameter = name.partition("/")
-        if kind == "grad" and slash and self._reading.get(parameter):
+        if kind == "grad" and slash and self.reading.get(parameter):
             return {parameter}
         return wanted.get(name, {""})
 
@@ -128,10 +136,10 @@ class Stages:
             latest: The first stage from which it gets a gradient; None if it gets none.
         """
         for name in op.operands:
-            if name in self._forward and name not in self._late:
+            if name in self._forward and name not in self.prepared:
                 yield self._forward[name]
-            elif self._reading.get(name):
-                stages = self._reading[name]
+            elif self.reading.get(name):
+                stages = self.reading[name]
                 yield max((s for s in stages if latest is None or s <= latest), default=min(stages))
 
     def _find_by_readers(
@@ -148,8 +156,8 @@ class Stages:
             for name in op.operands:
                 wanted[name] = max(wanted.get(name, stage), stage)
         for op in forward:
-            for name in self._late.intersection(op.results):
-                if not self._reading.get(name):
+            for name in self.prepared.intersection(op.results):
+                if not self.reading.get(name):
                     self._forward[name] = wanted.get(name, op.stage)
 
 

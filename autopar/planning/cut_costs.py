@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 from autopar.cost import Cluster, CommunicationModel, evaluate
 from autopar.ir.expr.expression import planned, prod
-from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import Function, Op, Program
 from autopar.ir.stages import Stages
 from autopar.partition.pipeline.schedules import BACKWARD, FORWARD, WEIGHT, Schedule, Task
@@ -110,7 +110,7 @@ def costs_of(program: Program, axis: str, cluster: Cluster, forward: Sequence[Op
     model = CommunicationModel(cluster, mesh)
     sent = [
         model.point_to_point(nbytes * share, (axis,)) if nbytes else 0.0
-        for nbytes in _sent_bytes(main, forward)
+        for nbytes in _sent_bytes(main, forward, places.prepared)
     ]
     before = {task: [*accumulate(each)] for task, each in seconds.items()}
     return Costs(before, sent, microbatches)
@@ -129,10 +129,12 @@ class _Places:
         numbered = (replace(op, stage=at) for at, op in enumerate(forward))
         backward = [op for op in main.ops if op.phase == "backward" and not op.microbatch]
         self._stages = Stages(replace(main, ops=(*numbered, *backward)))
-        self._read: dict[str, int] = {}
-        for at, op in enumerate(forward):
-            for name in op.operands:
-                self._read.setdefault(name, at)
+        self._read = {name: min(at) for name, at in self._stages.reading.items() if at}
+
+    @property
+    def prepared(self) -> AbstractSet[str]:
+        """What is made where it is read."""
+        return self._stages.prepared
 
     def task_of(self, op: Op) -> str:
         """Returns the kind of task of which an op is a part."""
@@ -157,21 +159,17 @@ class _Places:
         return [(self._read[name], size / whole) for name, size in sizes.items() if size]
 
 
-def _sent_bytes(main: Function, forward: Sequence[Op]) -> list[int]:
+def _sent_bytes(main: Function, forward: Sequence[Op], prepared: AbstractSet[str]) -> list[int]:
     """Returns, per place, the bytes of what is made in front of it and read behind.
 
-    What only rearranges inputs, or is made of nothing, is made where it is read.
+    Args:
+        main: The step.
+        forward: The forward ops of its first microbatch.
+        prepared: What is made where it is read.
     """
-    late: set[str] = set()
-    made: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for at, op in enumerate(forward):
-        if (not op.operands or op.kind in FREE) and all(
-            name in late or name not in made for name in op.operands
-        ):
-            late.update(op.results)
-        made.update(dict.fromkeys(op.results, at))
-        last.update((name, at) for name in op.operands if name in made and name not in late)
+    made = {name: at for at, op in enumerate(forward) for name in op.results}
+    sent = made.keys() - prepared
+    last = {name: at for at, op in enumerate(forward) for name in op.operands if name in sent}
     change = [0] * (len(forward) + 1)
     for name, at in last.items():
         value = main.values[name]

@@ -142,3 +142,29 @@ def test_a_model_that_is_cut_trains_as_on_one_device(
     step.save(tmp_path / "build")
     found = on_virtual_mesh(tmp_path / "build", batch_of(6))
     assert found == pytest.approx(on_one_device(model, 3), rel=1e-5)
+
+
+def test_what_is_made_of_parameters_is_where_it_is_read() -> None:
+    model = Decoder(1, layers=6).bfloat16()
+    step = autopar.compile(
+        model,
+        batch_of(8),
+        loss=lambda logits, target: F.cross_entropy(logits.flatten(0, 1), target.flatten()),
+        optimizer=torch.optim.AdamW(model.parameters()),
+        accumulate=4,
+        master_dtype=torch.float32,
+        mesh="pp=2",
+        pipeline="pp",
+        strategy=None,
+    )
+    held = [
+        {
+            name
+            for name, value in part.main.values.items()
+            if "layers." in name and 0 not in value.shape
+        }
+        & {port.name for port in part.signature.inputs if port.role == "parameter"}
+        for part in step.deployment.programs
+    ]
+    assert all(held)
+    assert held[0].isdisjoint(held[1])
