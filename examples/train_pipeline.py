@@ -1,6 +1,6 @@
 """Trains a language model as a pipeline of two stages, and compares the losses.
 
-    python examples/pipeline.py
+    python examples/train_pipeline.py
 
 The model is written for one device, and nothing in it says where it is cut: autopar finds the place
 for which a step takes the least predicted time, with the head's products in mind. Four microbatches
