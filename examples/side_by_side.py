@@ -11,6 +11,7 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,34 @@ def are_equal(losses: Sequence[float], expected: Sequence[float], tolerance: flo
     """Returns whether losses are equal, up to a relative error."""
     pairs = zip(losses, expected, strict=True)
     return all(math.isclose(a, b, rel_tol=tolerance) for a, b in pairs)
+
+
+def compare_losses(
+    script: str,
+    step: autopar.CompiledModel,
+    processes: int,
+    expected: Sequence[float],
+    tolerance: float,
+) -> int:
+    """Trains a step in processes, and prints its losses beside those of one; returns 1 if unequal.
+
+    Args:
+        script: The example.
+        step: The step.
+        processes: How many its mesh has.
+        expected: The losses of one process.
+        tolerance: How much of a loss may be rounding.
+    """
+    print(step.summary().partition("\n\nreplicated")[0], end="\n\n")
+    with tempfile.TemporaryDirectory() as folder:
+        build = Path(folder) / "build"
+        step.save(build)
+        losses = train_in_processes(script, build, processes)
+    same = are_equal(losses, expected, tolerance)
+    print(f"1 process    loss {expected[0]:.6f} -> {expected[-1]:.6f}")
+    print(f"{processes} processes  loss {losses[0]:.6f} -> {losses[-1]:.6f}")
+    print("equal" if same else "DIFFERENT")
+    return int(not same)
 
 
 def run(description: str | None, compare: Callable[[], int], batch: MakeBatch, steps: int) -> int:

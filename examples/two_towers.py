@@ -11,11 +11,9 @@ compared with those of plain PyTorch in one process.
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 
 import torch
-from side_by_side import are_equal, run, train_in_processes, train_plainly
+from side_by_side import compare_losses, run, train_plainly
 from torch import Tensor, nn
 
 import autopar
@@ -79,17 +77,7 @@ def compare() -> int:
     """Trains in both ways; returns 1 if the losses differ."""
     model = Towers()
     expected = train_plainly(model, adamw(model), nn.functional.cross_entropy, batch, STEPS)
-    step = compiled()
-    print(step.summary().partition("\n\nreplicated")[0], end="\n\n")
-    with tempfile.TemporaryDirectory() as folder:
-        build = Path(folder) / "build"
-        step.save(build)
-        losses = train_in_processes(__file__, build, MESH.size)
-    same = are_equal(losses, expected, TOLERANCE)
-    print(f"one process     loss {expected[0]:.6f} -> {expected[-1]:.6f}")
-    print(f"four processes  loss {losses[0]:.6f} -> {losses[-1]:.6f}")
-    print("equal" if same else "DIFFERENT")
-    return int(not same)
+    return compare_losses(__file__, compiled(), MESH.size, expected, TOLERANCE)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.program import Program
-from autopar.ir.stages import Stages
+from autopar.ir.stages import Stages, has_stages
 
 
 def apply_stages(program: Program, axis: str) -> Program:
@@ -33,7 +33,7 @@ def apply_stages(program: Program, axis: str) -> Program:
             f" {', '.join(known)}"
         )
     main = program.main
-    if not any(op.stage for op in main.ops):
+    if not has_stages(main):
         raise AnnotationError(
             f"pipeline={axis!r}: the model has too few ops to be cut into {mesh.axis_size(axis)}"
             " stages; choose a mesh on which that axis is smaller"

@@ -26,8 +26,10 @@ from autopar.ir.program import STORED_ROLES, Function, Op
 
 Results = tuple[str, ...]
 
-MANY = 2
-"""Of so many gradients an op may make one, which is less to send than all of them."""
+
+def has_stages(function: Function) -> bool:
+    """Returns whether any op is in a stage behind the first one."""
+    return any(op.stage for op in function.ops)
 
 
 class Stages:
@@ -123,7 +125,8 @@ class Stages:
                 stage = max(known)
             else:
                 stage = min(stages, default=0)
-                if len(stages) < MANY:
+                # What is made of several gradients is less to send than they are.
+                if len(stages) <= 1:
                     undecided.append(op)
             self._backward.update(dict.fromkeys(op.results, stage))
         return undecided

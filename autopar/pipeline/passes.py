@@ -34,6 +34,7 @@ from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.passes import Pass
 from autopar.ir.program import Program
+from autopar.ir.stages import has_stages
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Map, Strip, deploy
 from autopar.partition import Recompute
@@ -42,7 +43,7 @@ from autopar.pipeline.decided import Compiled, lowering_of
 from autopar.pipeline.device_memory import check_device_memory
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.stages import predicted_stages
-from autopar.planning.cut import cut_into_stages, has_stages
+from autopar.planning.cut import cut_into_stages
 from autopar.planning.lowering import LOWERING, Lowering, Observer, Store, unseen
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
@@ -160,7 +161,7 @@ def annotated(program: Program, options: CompileOptions, seen: Observer = unseen
         program = apply_pins(program, options.mesh, options.pins)
     program = apply_op_pins(program, options.op_pins)
     program = apply_activations(program, options.activations)
-    if options.pipeline in options.mesh.dim_names and not has_stages(program):
+    if options.pipeline in options.mesh.dim_names and not has_stages(program.main):
         program = cut_into_stages(program, options.pipeline, options.schedule, options.cluster)
     program = apply_stages(program, options.pipeline)
     seen("annotate", program)

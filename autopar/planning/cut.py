@@ -42,11 +42,6 @@ ROUNDING = 1e-9
 """Of seconds, which are differences of sums."""
 
 
-def has_stages(program: Program) -> bool:
-    """Returns whether the user put anything into a stage behind the first one."""
-    return any(op.stage for op in program.main.ops)
-
-
 def cut_into_stages(program: Program, axis: str, schedule: str, cluster: Cluster) -> Program:
     """Returns a program whose forward ops are in as many stages as a schedule wants.
 

@@ -30,9 +30,9 @@ def test_small_models_and_words(tmp_path: Path) -> None:
     """And they go on where they ended."""
     state = tmp_path / "state.json"
     for _ in range(2):
-        mutations("--only", "onnx", "--cases", 20, "--state", state, seconds=600)
+        mutations("--only", "onnx", "--cases", 40, "--state", state, seconds=600)
     known = json.loads(state.read_text())["onnx"]
-    assert known["cases"] == 40
+    assert known["cases"] == 80
     assert known["failures"] == []
     assert 5 < known["accepted"] < known["refused"]
 

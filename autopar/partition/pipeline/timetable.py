@@ -37,7 +37,7 @@ class Timetable:
             pipeline: The pipeline.
             orders: The tasks of each process.
             seconds: What a task takes.
-            delay: What it takes to send its result to another stage, one after another.
+            delay: What it takes to send its result to another process, one after another.
             ahead: Whether a task begins when what its process gets next is there, too, if that
                 doesn't depend on it.
 
@@ -114,7 +114,8 @@ class _Running:
         if awaited is None:
             return 0.0
         arrived = self._end[awaited]
-        if awaited.stage != task.stage:
+        here, there = map(self._pipeline.process_of, (awaited.stage, task.stage))
+        if here != there:
             link = task.stage, task.phase
             arrived = self._sent[link] = max(arrived, self._sent[link]) + self._delay(awaited)
         return arrived

@@ -114,3 +114,10 @@ def test_processes_that_wait_for_one_another_are_noticed() -> None:
     first, second = SCHEDULES["1f1b"].order(pipeline)
     with pytest.raises(ValueError, match="all processes wait for one another"):
         Timetable.of(pipeline, [first[::-1], second], seconds)
+
+
+def test_what_stays_on_a_process_is_not_sent() -> None:
+    schedule = SCHEDULES["zb-v"]
+    pipeline = schedule.pipeline(1, 2, 2)
+    timetable = Timetable.of(pipeline, schedule.order(pipeline), seconds, lambda task: 5.0)
+    assert timetable.seconds == 2 * 3 * 2

@@ -69,7 +69,7 @@ def test_compiled_calls_go_on(tmp_path: Path) -> None:
     with InferenceSession(
         path, state=STATE, mesh=2, strategy="tensor", torch_compile=True
     ) as session:
-        for length in (5, 1):
+        for length in (5, 1, 3):
             feeds = feeds_of(2, past, length)
             (logits,) = session.run(None, feeds)
             np.testing.assert_allclose(logits, one.run(feeds), rtol=1e-4, atol=1e-5)
