@@ -38,6 +38,7 @@ def compile(
     accumulate: int = 1,
     pipeline: str = "",
     schedule: str = "1f1b",
+    microbatches: int = 1,
     autocast: torch.dtype | None = None,
     master_dtype: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
@@ -86,6 +87,8 @@ def compile(
             the model is cut automatically), `gpipe`, or those in which gradients of weights fill
             the gaps: `zb-h1`, `zb-h2` (with more activations) and `zb-v` (two stages per index,
             there and back).
+        microbatches: Without an optimizer: how many the batch is cut into, which pass through the
+            model one after another, or from stage to stage of a pipeline.
         autocast: The dtype of matrix products, as `torch.autocast` has it.
         master_dtype: What trained parameters of fewer bits are stored and updated in, as
             `torch.float32` for a model in bfloat16.
@@ -171,7 +174,7 @@ def compile(
         plan=plan,
         activations=activations,
     )
-    options = options.in_stages(pipeline, schedule)
+    options = options.in_stages(pipeline, schedule, microbatches)
     known = None if options.any_shape else options.mesh
     captured = capture(model, example_inputs, recipe, known, dynamic)
     serial = with_state(captured.program, state or {})

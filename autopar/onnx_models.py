@@ -15,6 +15,7 @@ from autopar.cost import Cluster
 from autopar.frontend.onnx import import_onnx
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
+from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
 from autopar.pipeline import CompileOptions, compile_program
 
 
@@ -26,6 +27,8 @@ def compile_onnx(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     allow_external: Sequence[str | Path] = (),
     state: Mapping[str, str] | None = None,
+    pipeline: str = "",
+    microbatches: int = 1,
     mesh: MeshLike | None = None,
     devices: int | None = None,
     strategy: str | None = "",
@@ -55,6 +58,10 @@ def compile_onnx(
         state: Outputs that are inputs of the next call, by input, as "past_key_values.*":
             "present.*". They stay on the ranks from call to call, laid out as the plan says; they
             begin as zeros, open sizes of theirs as small as may be.
+        pipeline: The mesh axis along which the stages of the model lie. It is cut so that a batch
+            takes the least predicted time; stage s runs on index s.
+        microbatches: How many the batch is cut into, which pass through the model one after
+            another, or from stage to stage of a pipeline.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
             or sizes, as `8` or `(2, 4)`.
         devices: In the place of a mesh: how many processes; the fastest shape is searched.
@@ -97,7 +104,7 @@ def compile_onnx(
         effort=effort,
         plan=plan,
         activations=activations,
-    )
+    ).in_stages(pipeline, DEFAULT_SCHEDULE, microbatches)
     imported = import_onnx(
         model,
         dims=dims,

@@ -91,6 +91,30 @@ def add(other: str) -> Emitted:
     return Emitted("aten.add.Tensor", (("other", Ref(other)),))
 
 
+COMBINE = {
+    "sum": "aten.add.Tensor",
+    "prod": "aten.mul.Tensor",
+    "max": "aten.maximum.default",
+    "min": "aten.minimum.default",
+    "any": "aten.logical_or.default",
+    "all": "aten.logical_and.default",
+}
+"""The op that combines two values, by the reduction."""
+
+_BOOLEAN = {"sum": "any", "max": "any", "prod": "all", "min": "all"}
+
+
+def combine(monoid: str, other: str, dtype: str) -> Emitted:
+    """The reduction of the operand and another value of the same dtype."""
+    kind = COMBINE[_BOOLEAN.get(monoid, monoid) if dtype == "bool" else monoid]
+    return Emitted(kind, (("other", Ref(other)),))
+
+
+def to_dtype(dtype: str) -> Emitted:
+    """The operand in another dtype."""
+    return Emitted("aten._to_copy.default", (("dtype", DType(dtype)),))
+
+
 def clone() -> Emitted:
     """A copy of the operand."""
     return Emitted("aten.clone.default")

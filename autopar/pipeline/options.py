@@ -20,7 +20,7 @@ from autopar.annotate import (
     pinned_names,
     pinned_results,
 )
-from autopar.base.arguments import TEXT, Kind, expect
+from autopar.base.arguments import COUNT, TEXT, Kind, expect
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
@@ -68,6 +68,7 @@ class CompileOptions:
             searched.
         pipeline: The mesh axis along which the stages of a pipeline lie; "" for no pipeline.
         schedule: In which order processes do their parts of it.
+        microbatches: How many the batch of a program of inference is cut into.
     """
 
     mesh: ProcessMesh
@@ -87,6 +88,7 @@ class CompileOptions:
     any_shape: bool = False
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
+    microbatches: int = 1
 
     @classmethod
     def from_arguments(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
@@ -127,20 +129,28 @@ class CompileOptions:
                 _finished(said, None, on_command_line)
         return replace(_finished(said, arguments.get("plan"), on_command_line), verify=verify)
 
-    def in_stages(self, pipeline: str, schedule: str) -> CompileOptions:
+    def in_stages(self, pipeline: str, schedule: str, microbatches: int = 1) -> CompileOptions:
         """Returns the options of a pipeline along an axis of the mesh; "" for none.
+
+        Args:
+            pipeline: The axis.
+            schedule: In which order processes do their parts.
+            microbatches: How many the batch of a program of inference is cut into.
 
         Raises:
             InvalidInputError: If there is no such schedule, or the shape of the mesh is searched.
         """
         expect(TEXT, pipeline=pipeline)
         expect(_SCHEDULE, schedule=schedule)
+        expect(COUNT, microbatches=microbatches)
         if pipeline and self.any_shape:
             raise InvalidInputError(
                 f"pipeline={pipeline!r} is an axis of a certain mesh; give mesh= in the place of"
                 " devices="
             )
-        return replace(self, pipeline=pipeline, schedule=schedule)
+        return replace(
+            self, pipeline=pipeline, schedule=schedule, microbatches=microbatches
+        )
 
     def process_of(self, stage: int) -> int:
         """Returns the index along the axis of the pipeline at which a stage runs."""

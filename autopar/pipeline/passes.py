@@ -47,6 +47,7 @@ from autopar.planning.cut import cut_into_stages
 from autopar.planning.lowering import LOWERING, Lowering, Observer, Store, unseen
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
+from autopar.planning.split_batch import split_batch
 
 ORDER: tuple[type[Pass], ...] = (Complete, Legalize, *LOWERING, Recompute, Map, Strip)
 
@@ -155,6 +156,8 @@ def annotated(program: Program, options: CompileOptions, seen: Observer = unseen
             carried out yet.
     """
     program = apply_mesh(program, options.mesh)
+    if options.microbatches > 1:
+        program = split_batch(program, options.microbatches)
     if options.apart:
         program = split_fused_weights(program)
     if options.pins:

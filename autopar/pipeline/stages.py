@@ -11,6 +11,7 @@ from autopar.ir.collectives import is_collective
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.parts import programs_of
 from autopar.ir.program import Op, Program
+from autopar.partition.pipeline.schedules import BACKWARD, FORWARD
 from autopar.pipeline.options import CompileOptions
 
 PIPELINE = "pipeline"
@@ -34,10 +35,12 @@ def _entries(program: Program, options: CompileOptions) -> Iterator[ReportEntry]
     evaluations = evaluate_together(kinds, options.cluster)
     seconds = max(each.overlapped_seconds for each in evaluations)
     waited = [_waited(each, seconds) for each in evaluations]
+    trains = any(op.phase == BACKWARD for op in program.main.ops)
+    subject, what = (options.schedule, "step") if trains else (FORWARD, "call")
     yield ReportEntry(
         PIPELINE,
-        options.schedule,
-        f"{human_seconds(seconds)} a step, of which processes wait {bubble(evaluations):.1%}",
+        subject,
+        f"{human_seconds(seconds)} a {what}, of which processes wait {bubble(evaluations):.1%}",
     )
     for (part, coords), part_waited in zip(kinds, waited, strict=True):
         peak = human_bytes(memory_timeline(part, coords).peak_bytes)

@@ -1,4 +1,4 @@
-"""Cut: where a training step is cut into the stages of a pipeline, if the user doesn't say.
+"""Cut: where a model is cut into the stages of a pipeline, if the user doesn't say.
 
 With stages that take t seconds per microbatch, M microbatches, and c seconds to send what is read
 behind a cut, and as long for its gradient, a step takes about
@@ -78,7 +78,8 @@ def best_way(costs: Costs, stages: int, waited: float = 1.0) -> Way | None:
     if last < stages:
         return None
     before = [costs.before[place] for place in places]
-    sent = [0.0, *(costs.sent[place] * waited for place in places[1:-1]), 0.0]
+    weight = waited * costs.travels
+    sent = [0.0, *(costs.sent[place] * weight for place in places[1:-1]), 0.0]
     even = _even(places, before, sent, stages)
     longest = costs.longest_stage(even) * (1 + ROUNDING)
     least = LEAST * before[-1] / stages * (1 - ROUNDING)

@@ -1,4 +1,4 @@
-"""What it costs to cut a training step into stages: seconds of stages, and of what is sent."""
+"""What it costs to cut a model into stages: seconds of stages, and of what is sent."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from autopar.ir.stages import Stages
 from autopar.partition.pipeline.schedules import BACKWARD, FORWARD, WEIGHT, Schedule, Task
 from autopar.partition.pipeline.timetable import Timetable
 
-PHASES = 2
-"""There and back."""
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """A way to put the first ops into stages.
 
     Attributes:
         slowest: Seconds of the slowest stage and of what it sends and gets, per microbatch.
-        sent: Seconds of all that is sent, per microbatch.
+        sent: Seconds of all that is sent, there and back, per microbatch.
         cuts: The ends of the stages, each the number of ops in front of it.
     """
 
@@ -38,10 +34,11 @@ class Way:
 
         Args:
             seconds: What that takes.
-            got, sent: What it takes to send what is read behind the cuts in front of it and behind.
+            got, sent: What it takes to send what is read behind the cuts in front of it and behind,
+                and its gradient back.
             cut: How many ops there are up to its end.
         """
-        slowest = max(self.slowest, seconds + PHASES * (got + sent))
+        slowest = max(self.slowest, seconds + got + sent)
         return Way(slowest, self.sent + sent, (*self.cuts, cut))
 
 
@@ -53,11 +50,18 @@ class Costs:
         seconds: Of the ops in front of each place, by the kind of task; updates are as gradients.
         sent: Per place, the seconds to send what is read behind it.
         microbatches: Their number.
+        trains: Whether there is a backward pass.
     """
 
     seconds: Mapping[str, Sequence[float]]
     sent: Sequence[float]
     microbatches: int
+    trains: bool = True
+
+    @property
+    def travels(self) -> int:
+        """How often something is sent over a cut: there, and in training back."""
+        return 2 if self.trains else 1
 
     @cached_property
     def before(self) -> Sequence[float]:
@@ -66,7 +70,7 @@ class Costs:
 
     def step_seconds(self, way: Way) -> float:
         """Returns about what a step takes."""
-        return self.before[-1] + PHASES * way.sent + (self.microbatches - 1) * way.slowest
+        return self.before[-1] + way.sent + (self.microbatches - 1) * way.slowest
 
     def longest_stage(self, way: Way) -> float:
         """Returns how long a stage may be at most where a step takes no longer than this way."""
@@ -87,7 +91,8 @@ class Costs:
             cut = way.cuts[task.stage if task.phase == FORWARD else task.stage - 1]
             return self.sent[cut]
 
-        return Timetable.of(pipeline, schedule.order(pipeline), seconds, delay).seconds
+        orders = schedule.orders(pipeline, trains=self.trains)
+        return Timetable.of(pipeline, orders, seconds, delay).seconds
 
 
 def costs_of(program: Program, axis: str, cluster: Cluster, forward: Sequence[Op]) -> Costs:
@@ -113,7 +118,8 @@ def costs_of(program: Program, axis: str, cluster: Cluster, forward: Sequence[Op
         for nbytes in _sent_bytes(main, forward, places.prepared)
     ]
     before = {task: [*accumulate(each)] for task, each in seconds.items()}
-    return Costs(before, sent, microbatches)
+    trains = any(op.phase == BACKWARD for op in main.ops)
+    return Costs(before, sent, microbatches, trains)
 
 
 class _Places:

@@ -172,7 +172,7 @@ def shard_call(rule: Rule, dist: OpDist) -> tuple[str, dict[str, Arg]] | None:
     split = {f: shards[f] for f, dim in dist.factors if f in shards and dim_axes(dim)}
     args: dict[str, Arg] = {}
     for factor, shard in split.items():
-        args |= {**shard.args, shard.start: factor_start(rule, dist, factor)}
+        args |= {**shard.args, shard.start: shard.base + factor_start(rule, dist, factor)}
     return (next(iter(split.values())).kind, args) if split else None
 
 

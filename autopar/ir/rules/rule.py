@@ -131,11 +131,13 @@ class Shard:
         kind: It takes the op's arguments and the first index of the shard's block.
         args: What it takes besides, or in the place of the op's.
         start: The name of the argument that takes the first index.
+        base: The first index of the op itself, where that is a shard already.
     """
 
     kind: str
     args: Mapping[str, Arg] = field(default_factory=dict)
     start: str = "offset"
+    base: IntExpr = 0
 
 
 @dataclass(frozen=True)

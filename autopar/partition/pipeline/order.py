@@ -38,7 +38,7 @@ Time = tuple[float, bool]
 
 @dataclass(frozen=True)
 class Order:
-    """Orders the ops of a training step with several microbatches.
+    """Orders the ops of a program whose batch is cut into microbatches.
 
     Attributes:
         pipeline: The mesh axis along which the stages lie; "" if there are none.
@@ -69,7 +69,8 @@ class Order:
     def _ordered(self, program: Program, tasks: _Tasks) -> Function:
         main, pipeline = program.main, tasks.pipeline
         seconds = self._seconds(program, tasks)
-        orders = SCHEDULES[self.schedule].order(pipeline)
+        trains = any(op.phase == BACKWARD for op in main.ops)
+        orders = SCHEDULES[self.schedule].orders(pipeline, trains=trains)
         timetable = Timetable.of(pipeline, orders, seconds, ahead=True)
         times = [
             _time(op, task, at in tasks.sends, timetable)

@@ -97,6 +97,11 @@ class Pipeline:
         return task._replace(stage=task.stage + 1)
 
 
+def forward_only(pipeline: Pipeline) -> Orders:
+    """Inference: the forward pass of all microbatches, as they arrive."""
+    return [pipeline.tasks(process, FORWARD) for process in range(pipeline.processes)]
+
+
 def gpipe(pipeline: Pipeline) -> Orders:
     """First the forward pass of all microbatches, which are all kept until the backward pass."""
     return [
@@ -241,6 +246,10 @@ class Schedule:
     def pipeline(self, processes: int, stages: int, microbatches: int) -> Pipeline:
         """Returns what is to be scheduled."""
         return Pipeline(processes, stages, microbatches, self.in_v)
+
+    def orders(self, pipeline: Pipeline, *, trains: bool) -> Orders:
+        """Returns the tasks of each process in order: forward passes alone if nothing is trained."""
+        return self.order(pipeline) if trains else forward_only(pipeline)
 
 
 SCHEDULES: Mapping[str, Schedule] = {

@@ -7,7 +7,7 @@ Of its own experts it computes the rows and leaves zeros in the others'. The ops
 
 from __future__ import annotations
 
-from autopar.ir.expr.expression import planned
+from autopar.ir.expr.expression import Expr, planned
 from autopar.ir.ops.table import BILINEAR, Table, operand_dims, pending
 from autopar.ir.rules.rule import Dims, OpCall, Rule, Shard, build_rule
 
@@ -24,8 +24,8 @@ def products(call: OpCall) -> Rule | None:
         operand_dims(call, {"input": INPUT, "weight": WEIGHT, "offs": ENDS}),
         [RESULT],
         reduce={"k": "sum", "g": "sum"},
-        indexed={"g": "autopar.grouped_mm"},
-        numbered={"m": Shard("autopar.grouped_mm", start="row")},
+        indexed={"g": _shard(call, "autopar.grouped_mm", "offset")},
+        numbered={"m": _shard(call, "autopar.grouped_mm", "row")},
         whole=("o",),
         linear=BILINEAR,
         work=2 / _repeats(call),
@@ -40,12 +40,18 @@ def gradients(call: OpCall) -> Rule | None:
         operand_dims(call, by_name),
         [INPUT, WEIGHT],
         reduce={("n", 0): "sum", ("g", 0): "sum", ("m", 1): "sum"},
-        indexed={"g": "autopar.grouped_mm_backward"},
-        numbered={"m": Shard("autopar.grouped_mm_backward", start="row")},
+        indexed={"g": _shard(call, "autopar.grouped_mm_backward", "offset")},
+        numbered={"m": _shard(call, "autopar.grouped_mm_backward", "row")},
         whole=("o",),
         linear=(pending(3),),
         work=4 / _repeats(call),
     )
+
+
+def _shard(call: OpCall, kind: str, start: str) -> Shard:
+    """Returns the shard of an op, which may be one itself."""
+    base = call.args.get(start, 0)
+    return Shard(kind, start=start, base=base if isinstance(base, (int, Expr)) else 0)
 
 
 def _repeats(call: OpCall) -> int:
