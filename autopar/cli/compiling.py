@@ -114,6 +114,7 @@ def compile_command(
       autopar compile model.onnx --mesh 2x4 --print-after complete | less
       autopar compile model.onnx --mesh 2x4 --memory 24GiB --time-limit 60
       autopar compile model.onnx --devices 64 --cluster h100
+      autopar compile model.onnx --mesh pp=4,tp=2 --pipeline pp --microbatches 8
     """
     from autopar import pipeline
     from autopar.base.file import is_stdout
@@ -138,6 +139,7 @@ def compile_command(
         plan=given.plan,
         verify=not no_verify,
     )
+    options = given.in_stages(options)
     with usage():
         observer = _printer(print_after)
     if is_stdout(build):

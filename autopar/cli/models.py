@@ -16,6 +16,7 @@ from autopar.cli.sizes import parse_dims, parse_shapes, parse_state
 
 if TYPE_CHECKING:
     from autopar.frontend.onnx import ImportedModel
+    from autopar.pipeline import CompileOptions
 
 T = TypeVar("T")
 
@@ -86,6 +87,21 @@ OPTIONS = (
         help="An output that is an input of the next call, which the ranks keep: a * on both sides"
         " stands for the same, as in 'past_key_values.*=present.*'. Repeatable.",
     ),
+    click.option(
+        "--pipeline",
+        default="",
+        metavar="AXIS",
+        help="The mesh axis along which the model is cut into stages, as pp of pp=2,dp=4.",
+    ),
+    click.option(
+        "--microbatches",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="COUNT",
+        help="Cut the batch into so many parts, which pass through the model, or from stage to"
+        " stage, one after another.",
+    ),
 )
 
 
@@ -101,6 +117,8 @@ class ModelOptions:
         plan: A file with pins, or a plan.
         allow_external: Folders that may hold the model's external data.
         state: Outputs that are inputs of the next call, by input.
+        pipeline: The mesh axis along which stages lie; "" for no pipeline.
+        microbatches: How many the batch is cut into.
     """
 
     dims: dict[str, str]
@@ -110,6 +128,15 @@ class ModelOptions:
     plan: Path | None
     allow_external: tuple[Path, ...]
     state: dict[str, str]
+    pipeline: str
+    microbatches: int
+
+    def in_stages(self, options: CompileOptions) -> CompileOptions:
+        """Returns options of a compilation with what is said of stages and microbatches."""
+        from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
+
+        with usage():
+            return options.in_stages(self.pipeline, DEFAULT_SCHEDULE, self.microbatches)
 
     def load(self, path: Path) -> ImportedModel:
         """Imports an ONNX file.

@@ -82,7 +82,10 @@ def profile_command(
             found = profile_build(path, hardware)
     else:
         if mesh is None:
-            unsuited("without --mesh nothing is split, which rules out", ("strategy", "shard"))
+            unsuited(
+                "without --mesh nothing is split, which rules out",
+                ("strategy", "shard", "pipeline"),
+            )
         options = pipeline.CompileOptions.from_text(
             words=usage,
             mesh=mesh or "1",
@@ -91,6 +94,7 @@ def profile_command(
             shards=given.shard,
             plan=given.plan,
         )
+        options = given.in_stages(options)
         with status(f"importing {path.name}"):
             model = given.load(path)
             model = model.recognized(options.pinned(model.program))

@@ -45,6 +45,24 @@ def undivided(program: Program, strategy: str | None) -> tuple[ReportEntry, ...]
     return tuple(remarks)
 
 
+def computed_at_once(program: Program) -> tuple[ReportEntry, ...]:
+    """Returns a remark if much is computed for all microbatches at once.
+
+    Args:
+        program: Serial, with its batch cut into microbatches.
+    """
+    count = 1 + max((op.microbatch for op in program.main.ops), default=0)
+    products = _products(program)
+    total = sum(flops for _, flops in products)
+    later = {(op.kind, op.loc) for op, _ in products if op.microbatch}
+    left = [(op, flops) for op, flops in products if (op.kind, op.loc) not in later]
+    if count == 1 or sum(flops for _, flops in left) <= TOLERATED * total:
+        return ()
+    part, named = _named(left, total)
+    detail = f"{part:.0%} of the flops are computed for all at once ({named})"
+    return (ReportEntry(UNDIVIDED, f"{count} microbatches", detail, _most(left).loc),)
+
+
 def _products(program: Program) -> list[Product]:
     values = program.main.values
     counted = ((op, product_flops(op.kind, rule_of(op, values))) for op in program.main.ops)
@@ -75,16 +93,24 @@ def _entry(
     total: int,
     mesh: ProcessMesh,
 ) -> ReportEntry:
+    part, named = _named(left, total)
+    detail = (
+        f"all {mesh.axis_size(axis)} processes along {axis} compute {part:.0%} of the flops"
+        f" ({named})"
+    )
+    return ReportEntry(UNDIVIDED, ", ".join(map(str, presets)), detail, _most(left).loc)
+
+
+def _most(left: Sequence[Product]) -> Op:
+    return max(left, key=lambda product: product[1])[0]
+
+
+def _named(left: Sequence[Product], total: int) -> tuple[float, str]:
+    """Returns the part of all flops that products have, and which kinds have most of them."""
     by_kind: dict[str, int] = {}
     for op, count in left:
         by_kind[op.kind] = by_kind.get(op.kind, 0) + count
-    most, _ = max(left, key=lambda product: product[1])
     kinds = sorted(by_kind, key=lambda kind: -by_kind[kind])
     named = ", ".join(f"{kind} {by_kind[kind] / total:.0%}" for kind in kinds[:_NAMED])
     more = ", ..." if len(kinds) > _NAMED else ""
-    part = sum(by_kind.values()) / total
-    detail = (
-        f"all {mesh.axis_size(axis)} processes along {axis} compute {part:.0%} of the flops"
-        f" ({named}{more})"
-    )
-    return ReportEntry(UNDIVIDED, ", ".join(map(str, presets)), detail, most.loc)
+    return sum(by_kind.values()) / total, f"{named}{more}"

@@ -153,9 +153,8 @@ class _Unrolling:
     def _put_together(self, op: Op) -> None:
         """Adds what stands in the place of communication."""
         if op.kind not in _TOGETHER:
-            raise VerificationError(
-                "ranks can't work one after another", [f"{op.kind} ({op.loc}) is not for one device"]
-            )
+            why = f"{op.kind} ({op.loc}) has no counterpart on one device"
+            raise VerificationError("ranks can't work one after another", [why])
         (operand,) = op.operands
         _TOGETHER[op.kind](self, op, [self._part(operand, each) for each in self._iterations])
 

@@ -148,9 +148,7 @@ class CompileOptions:
                 f"pipeline={pipeline!r} is an axis of a certain mesh; give mesh= in the place of"
                 " devices="
             )
-        return replace(
-            self, pipeline=pipeline, schedule=schedule, microbatches=microbatches
-        )
+        return replace(self, pipeline=pipeline, schedule=schedule, microbatches=microbatches)
 
     def process_of(self, stage: int) -> int:
         """Returns the index along the axis of the pipeline at which a stage runs."""

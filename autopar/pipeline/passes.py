@@ -28,7 +28,7 @@ from autopar.completion.presets.strategy import AUTO
 from autopar.completion.problem.problem import Problem
 from autopar.completion.search.watch import Watch
 from autopar.completion.submesh.where import stage_places
-from autopar.completion.undivided import undivided
+from autopar.completion.undivided import computed_at_once, undivided
 from autopar.cost.evaluation import evaluate
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import Layout, Origin
@@ -137,7 +137,8 @@ def _compiled(
         held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(options.memory_bytes)}"
         said = (*said, ReportEntry("search", "memory", held))
     staged = predicted_stages(fitted.program, options)
-    left = (*undivided(plan.program, options.strategy), *kept_whole(plan.program))
+    at_once = computed_at_once(pinned) if options.microbatches > 1 else ()
+    left = (*undivided(plan.program, options.strategy), *at_once, *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
     entries = (*report, *said, *staged, *exceeded, *left, *noted)
     return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)

@@ -15,6 +15,7 @@ from autopar.ir.stages import Stages
 from autopar.partition.pipeline.schedules import BACKWARD, FORWARD, WEIGHT, Schedule, Task
 from autopar.partition.pipeline.timetable import Timetable
 
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """A way to put the first ops into stages.

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.completion import Legalize
-from autopar.completion.legalize import DEFAULT_CLUSTER
 from autopar.completion.complete import propagated
+from autopar.completion.legalize import DEFAULT_CLUSTER
 from autopar.completion.presets.batch import batch_inputs
 from autopar.completion.problem.problem import Problem
 from autopar.cost import Cluster

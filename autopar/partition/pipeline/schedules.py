@@ -248,7 +248,7 @@ class Schedule:
         return Pipeline(processes, stages, microbatches, self.in_v)
 
     def orders(self, pipeline: Pipeline, *, trains: bool) -> Orders:
-        """Returns the tasks of each process in order: forward passes alone if nothing is trained."""
+        """Returns the tasks of each process in order; without training, forward passes alone."""
         return self.order(pipeline) if trains else forward_only(pipeline)
 
 
