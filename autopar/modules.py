@@ -174,7 +174,7 @@ def compile(
         plan=plan,
         activations=activations,
     )
-    options = options.in_stages(pipeline, schedule, microbatches)
+    options = options.in_stages(pipeline, schedule=schedule, microbatches=microbatches)
     known = None if options.any_shape else options.mesh
     captured = capture(model, example_inputs, recipe, known, dynamic)
     serial = with_state(captured.program, state or {})

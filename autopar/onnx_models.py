@@ -15,7 +15,6 @@ from autopar.cost import Cluster
 from autopar.frontend.onnx import import_onnx
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
-from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
 from autopar.pipeline import CompileOptions, compile_program
 
 
@@ -104,7 +103,7 @@ def compile_onnx(
         effort=effort,
         plan=plan,
         activations=activations,
-    ).in_stages(pipeline, DEFAULT_SCHEDULE, microbatches)
+    ).in_stages(pipeline, microbatches=microbatches)
     imported = import_onnx(
         model,
         dims=dims,

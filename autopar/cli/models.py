@@ -133,10 +133,8 @@ class ModelOptions:
 
     def in_stages(self, options: CompileOptions) -> CompileOptions:
         """Returns options of a compilation with what is said of stages and microbatches."""
-        from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
-
         with usage():
-            return options.in_stages(self.pipeline, DEFAULT_SCHEDULE, self.microbatches)
+            return options.in_stages(self.pipeline, microbatches=self.microbatches)
 
     def load(self, path: Path) -> ImportedModel:
         """Imports an ONNX file.

@@ -129,7 +129,9 @@ class CompileOptions:
                 _finished(said, None, on_command_line)
         return replace(_finished(said, arguments.get("plan"), on_command_line), verify=verify)
 
-    def in_stages(self, pipeline: str, schedule: str, microbatches: int = 1) -> CompileOptions:
+    def in_stages(
+        self, pipeline: str, *, schedule: str = DEFAULT_SCHEDULE, microbatches: int = 1
+    ) -> CompileOptions:
         """Returns the options of a pipeline along an axis of the mesh; "" for none.
 
         Args:
