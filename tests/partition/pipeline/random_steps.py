@@ -1,0 +1,201 @@
+"""Random training steps as pipelines: models, cuts, schedules, microbatches, meshes, optimizers."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import autopar
+from autopar import annotate
+from autopar.partition.pipeline.schedules import SCHEDULES
+
+WIDTH, LENGTH, WORDS = 8, 5, 11
+STEPS = 2
+
+MESHES = ("pp=2", "pp=3", "pp=4", "pp=2,dp=2", "dp=2,pp=2", "pp=2,tp=2", "dp=3,pp=2", "pp=3,tp=2")
+LAYERS = ("linear", "attention", "convolution", "norm", "gated", "experts", "recurrent")
+
+
+class Layer(nn.Module):
+    """One layer of [rows, length, width], of some kind."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.norm = nn.LayerNorm(WIDTH)
+        self.linear = nn.Linear(WIDTH, 2 * WIDTH)
+        self.back = nn.Linear(2 * WIDTH, WIDTH)
+        if kind == "attention":
+            self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        if kind == "convolution":
+            self.convolution = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        if kind == "recurrent":
+            self.recurrent = nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, x: Tensor, aside: Tensor) -> Tensor:
+        """Returns what the layer makes of a tensor, and of an earlier one of the same shape."""
+        if self.kind == "attention":
+            found: Tensor = self.attention(x, aside, aside, need_weights=False)[0]
+            return found
+        if self.kind == "convolution":
+            convolved: Tensor = self.convolution(x.transpose(1, 2))
+            return convolved.transpose(1, 2)
+        if self.kind == "norm":
+            normed: Tensor = self.norm(x + aside)
+            return normed
+        if self.kind == "recurrent":
+            states: Tensor = self.recurrent(x)[0]
+            return states
+        inner: Tensor = self.linear(x)
+        if self.kind == "gated":
+            one, other = inner.chunk(2, -1)
+            return one * torch.sigmoid(other) + aside
+        if self.kind == "experts":
+            inner = inner * torch.softmax(inner, -1)
+        made: Tensor = self.back(torch.tanh(inner))
+        return made
+
+
+class Model(nn.Module):
+    """Layers that read the one before and an earlier one; an embedding, maybe tied to the head."""
+
+    def __init__(self, chosen: random.Random, stages: int) -> None:
+        super().__init__()
+        count = chosen.randint(max(stages, 2), 2 * max(stages, 2))
+        self.tokens = nn.Embedding(WORDS, WIDTH)
+        self.layers = nn.ModuleList(Layer(chosen.choice(LAYERS)) for _ in range(count))
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        if chosen.random() < 0.4:
+            self.head.weight = self.tokens.weight
+        self.asides = [chosen.randint(0, at) for at in range(count)]
+        self.stages = sorted(chosen.randrange(stages) for _ in range(count)) if stages else []
+        self.residual = chosen.random() < 0.7
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Returns the logits of the next words."""
+        made = [self.tokens(ids)]
+        for at, layer in enumerate(self.layers):
+            marked = annotate.pipeline_stage(self.stages[at]) if self.stages else nullcontext()
+            with marked:
+                new = layer(made[-1], made[self.asides[at]])
+                made.append(made[-1] + new if self.residual else new)
+        logits: Tensor = self.head(made[-1])
+        return logits
+
+
+def loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Returns the mean cross entropy."""
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+@dataclass(frozen=True)
+class RandomStep:
+    """A training step, and how it is compiled.
+
+    Attributes:
+        model: The model, in float64.
+        microbatches: Their number.
+        rows: Of each.
+        clips: Whether gradients are clipped.
+        adam: Whether the optimizer is AdamW, or SGD with momentum.
+        options: Of the compilation.
+    """
+
+    model: Model
+    microbatches: int
+    rows: int
+    clips: bool
+    adam: bool
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, seed: int, mesh: str = "") -> RandomStep:
+        """Returns the step of a seed.
+
+        Args:
+            seed: The seed.
+            mesh: The mesh; "" for any.
+        """
+        chosen = random.Random(seed)
+        torch.manual_seed(seed)
+        mesh = mesh or chosen.choice(MESHES)
+        processes = int(mesh.partition("pp=")[2][0])
+        schedule = chosen.choice([*SCHEDULES])
+        stages = processes * SCHEDULES[schedule].turns
+        marked = chosen.random() < 0.6
+        strategies = ["auto", None, *(f"{preset}:{axis}" for preset, axis in _presets(mesh))]
+        return cls(
+            model=Model(chosen, stages if marked else 0).double(),
+            microbatches=chosen.choice([1, 2, 3, 4, 6]),
+            rows=chosen.choice([1, 2, 3]),
+            clips=chosen.random() < 0.5,
+            adam=chosen.random() < 0.5,
+            options={
+                "mesh": mesh,
+                "pipeline": "pp",
+                "schedule": schedule,
+                "strategy": chosen.choice(strategies),
+            },
+        )
+
+    @property
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """The batch: ids and targets."""
+        generator = torch.Generator().manual_seed(1)
+        shape = (self.rows * self.microbatches, LENGTH)
+        ids, target = (torch.randint(0, WORDS, shape, generator=generator) for _ in range(2))
+        return ids, target
+
+    def compiled(self) -> autopar.CompiledModel:
+        """Returns the step, compiled."""
+        return autopar.compile(
+            self.model,
+            self.batch,
+            loss=loss,
+            optimizer=self._optimizer(self.model),
+            accumulate=self.microbatches,
+            clip_grad_norm=0.5 if self.clips else None,
+            **self.options,
+        )
+
+    def on_one_device(self) -> list[float]:
+        """Returns the losses of a loop that accumulates gradients."""
+        model = copy.deepcopy(self.model)
+        optimizer, losses = self._optimizer(model), []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            total = 0.0
+            for part in zip(*(each.chunk(self.microbatches) for each in self.batch), strict=True):
+                value = loss(model(part[0]), part[1]) / self.microbatches
+                value.backward()  # type: ignore[no-untyped-call]
+                total += value.item()
+            if self.clips:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            losses.append(total)
+        return losses
+
+    def on_virtual_mesh(self, build: Path) -> list[float]:
+        """Returns the losses of a build whose ranks all run here."""
+        with autopar.load(build, virtual=True) as trainer:
+            return [float(trainer.step(self.batch)) for _ in range(STEPS)]
+
+    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        if self.adam:
+            return torch.optim.AdamW(model.parameters(), 0.01)
+        return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+
+def _presets(mesh: str) -> list[tuple[str, str]]:
+    axes = [part.partition("=")[0] for part in mesh.split(",")]
+    known = {"dp": ("data", "fsdp"), "tp": ("tensor",)}
+    return [(preset, axis) for axis in axes for preset in known.get(axis, ())]
