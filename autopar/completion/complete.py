@@ -187,7 +187,9 @@ def _on_slices(problem: Problem, decided: Callable[[Graph, Unfit], Decided]) -> 
         unfit.append((mesh, {}))
         made = decided(graph_of(function, calls), unfit[-1][1])
         if made.forecast is not None:
-            remarks.append(made.forecast.remark())
+            remark, place = made.forecast.remark(), mesh.place
+            detail = f"on {place}: {remark.detail}" if place else remark.detail
+            remarks.append(replace(remark, detail=detail))
         return write_solution(function, made.solution)
 
     main = prepared(problem.program.main)

@@ -165,8 +165,8 @@ class Layout:
     def __str__(self) -> str:
         dims = ", ".join(dim_str(dim) for dim in self.dims)
         pending = "".join(f" {monoid}@{axis}" for axis, monoid in self.partial)
-        fixed = ", ".join(f"{axis}={index}" for axis, index in self.mesh.fixed)
-        return f"[{dims}]{pending}" + (f" on {fixed}" if fixed else "")
+        place = self.mesh.place
+        return f"[{dims}]{pending}" + (f" on {place}" if place else "")
 
 
 @dataclass(frozen=True, slots=True)

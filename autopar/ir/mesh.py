@@ -163,6 +163,11 @@ class ProcessMesh:
         """Returns the number of processes along several axes together."""
         return math.prod(self.axis_size(axis) for axis in axes)
 
+    @property
+    def place(self) -> str:
+        """Which slice of a mesh it is, as text: `pp=0`; "" for all of one."""
+        return ", ".join(f"{axis}={index}" for axis, index in self.fixed)
+
     def coordinates(self, position: int) -> dict[str, int]:
         """Returns the coordinates of the process at a row-major position, fixed axes included."""
         coords = dict(self.fixed)
