@@ -6,8 +6,9 @@
 Layers sleep in their forward pass, and as long for the gradient of their input, and of their
 weight. So what is measured is the schedule, and what it costs to send: processes need no processor
 of their own. Each step is timed between two barriers, on gloo. Printed are medians, and the bubble:
-the part of the time in which a process has nothing to do. All train the same model from the same
-weights, and the losses must be equal.
+the part of the time in which a process has nothing to do, of torch's pipeline, of ours, and as the
+timetable of ours has it. All train the same model from the same weights, and the losses must be
+equal.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from torch import Tensor, nn
 
 import autopar
 from autopar import annotate
+from autopar.partition.pipeline.schedules import SCHEDULES
+from autopar.partition.pipeline.timetable import Timetable
 from autopar.runtime.job.processes import Processes
 
 LAYERS, WIDTH, WORDS, TOKENS = 8, 64, 64, 16
@@ -152,7 +155,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="*", default=(2, 4), help="stages")
     parser.add_argument("--seconds", type=float, default=0.01, help="that a layer sleeps")
     options = parser.parse_args()
-    print(f"{'':30}{'torch':>10}{'autopar':>10}{'ratio':>8}{'bubbles':>16}   ms per step")
+    print(f"{'':30}{'torch':>10}{'autopar':>10}{'ratio':>8}{'bubbles':>20}   ms per step")
     with tempfile.TemporaryDirectory() as folder:
         for processes in options.processes:
             for name in COMPARED:
@@ -181,9 +184,18 @@ def compare(folder: Path, processes: int, name: str, seconds: float) -> None:
     torch.testing.assert_close(our_losses, their_losses)
     ideal = 3 * LAYERS * MICROBATCHES * seconds / processes
     both = (their_seconds, our_seconds)
-    bubbles = " ".join(f"{1 - ideal / each:.3f}" for each in both)
+    expected = ideal / (1 - predicted_bubble(ours, processes, stages))
+    bubbles = " ".join(f"{1 - ideal / each:.3f}" for each in (*both, expected))
     row = "".join(f"{1e3 * each:>10.1f}" for each in both)
-    print(f"{processes} processes, {name:<17}{row}{our_seconds / their_seconds:>8.3f}{bubbles:>16}")
+    print(f"{processes} processes, {name:<17}{row}{our_seconds / their_seconds:>8.3f}{bubbles:>20}")
+
+
+def predicted_bubble(schedule: str, processes: int, stages: int) -> float:
+    """Returns the bubble of a schedule whose tasks all take as long, and nothing to send."""
+    chosen = SCHEDULES[schedule]
+    pipeline = chosen.pipeline(processes, stages, MICROBATCHES)
+    table = Timetable.of(pipeline, chosen.order(pipeline), lambda task: 1.0)
+    return 1 - 3 * MICROBATCHES * stages / processes / table.seconds
 
 
 def measured(

@@ -23,7 +23,7 @@ from tests.partition.pipeline.models import FREE_LINKS, Batch, on_virtual_mesh
 COUNTED = replace(FREE_LINKS, memory_bytes_per_second=1e24, launch_seconds=0.0)
 """Where nothing takes time but products, so that all stages take as long."""
 
-WIDTH, ROWS = 512, 512
+WIDTH, ROWS = 1024, 512
 
 
 class Chain(nn.Module):
@@ -69,7 +69,17 @@ that is gradients of weights; or a backward pass without those (Qi et al., 2023)
 
 
 @pytest.mark.parametrize("schedule", sorted(BUBBLES))
-@pytest.mark.parametrize(("processes", "microbatches"), [(2, 3), (4, 8), (8, 8)])
+@pytest.mark.parametrize(
+    ("processes", "microbatches"),
+    [
+        (2, 3),
+        (4, 8),
+        (8, 8),
+        pytest.param(16, 32, marks=pytest.mark.slow),
+        pytest.param(32, 32, marks=pytest.mark.slow),
+        pytest.param(64, 64, marks=pytest.mark.slow),
+    ],
+)
 def test_bubbles_are_those_that_are_published(
     schedule: str, processes: int, microbatches: int
 ) -> None:
