@@ -86,7 +86,7 @@ def compile(
         schedule: In which order: `1f1b`, `interleaved` (the same, with two stages per index where
             the model is cut automatically), `gpipe`, or those in which gradients of weights fill
             the gaps: `zb-h1`, `zb-h2` (with more activations) and `zb-v` (two stages per index,
-            there and back).
+            there and back); or `auto`, whichever is predicted to be the fastest within `memory`.
         microbatches: Without an optimizer: how many the batch is cut into, which pass through the
             model one after another, or from stage to stage of a pipeline.
         autocast: The dtype of matrix products, as `torch.autocast` has it.

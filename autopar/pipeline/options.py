@@ -29,7 +29,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.mapping import Placement, parse_placement
 from autopar.mapping.placement import given
-from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from autopar.partition.pipeline.schedules import AUTO_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULES
 from autopar.pipeline.arguments import (
     DEFAULTS,
     CompileArguments,
@@ -39,7 +39,8 @@ from autopar.pipeline.arguments import (
     on_command_line,
 )
 
-_SCHEDULE = Kind(lambda value: value in SCHEDULES, " or ".join(map(repr, SCHEDULES)))
+_NAMES = (*SCHEDULES, AUTO_SCHEDULE)
+_SCHEDULE = Kind(lambda value: value in _NAMES, " or ".join(map(repr, _NAMES)))
 
 NO_PRESETS = "none"
 """As a strategy in text: nothing but the user's pins."""
@@ -150,6 +151,8 @@ class CompileOptions:
                 f"pipeline={pipeline!r} is an axis of a certain mesh; give mesh= in the place of"
                 " devices="
             )
+        if not pipeline and schedule == AUTO_SCHEDULE:
+            schedule = DEFAULT_SCHEDULE
         return replace(self, pipeline=pipeline, schedule=schedule, microbatches=microbatches)
 
     def process_of(self, stage: int) -> int:

@@ -38,13 +38,15 @@ from autopar.ir.stages import has_stages
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Map, Strip, deploy
 from autopar.partition import Recompute
+from autopar.partition.pipeline.schedules import AUTO_SCHEDULE
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.decided import Compiled, lowering_of
 from autopar.pipeline.device_memory import check_device_memory
+from autopar.pipeline.fastest_schedule import Planned, fastest_schedule
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.stages import predicted_stages
 from autopar.planning.cut import cut_into_stages
-from autopar.planning.lowering import LOWERING, Lowering, Observer, Store, unseen
+from autopar.planning.lowering import LOWERING, Lowering, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
 from autopar.planning.split_batch import split_batch
@@ -112,15 +114,14 @@ def _compiled(
         for observer in observers:
             observer(name, done)
 
-    pinned = annotated(program, options, seen)
-    stages = {}
-    if options.pipeline:
-        stages = stage_places(pinned, options.pipeline, options.process_of)
-    problem = Problem.from_program(pinned, options.cluster, stages=stages)
-    lowering = lowering_of(problem, options, store)
-    plan = found.plan if found is not None else planned(problem, lowering, options, watch)
-    # What is known of ops takes memory, and only what is known of reshards is used below.
-    del problem
+    if options.schedule == AUTO_SCHEDULE:
+        fastest = fastest_schedule(options, lambda each: _planned(program, each, store, watch))
+        options, report = fastest.options, (*report, fastest.remark())
+        pinned, plan, lowering = fastest.planned
+    else:
+        known = None if found is None else found.plan
+        pinned, plan, lowering = _planned(program, options, store, watch, known)
+    seen("annotate", pinned)
     seen(Complete.name, plan.program)
     lowered = lowering(plan.program, seen)
     recompute = Recompute(options.cluster, options.memory_bytes)
@@ -144,13 +145,32 @@ def _compiled(
     return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)
 
 
-def annotated(program: Program, options: CompileOptions, seen: Observer = unseen) -> Program:
+def _planned(
+    program: Program,
+    options: CompileOptions,
+    store: Store | None,
+    watch: Watch,
+    plan: Plan | None = None,
+) -> Planned:
+    """Returns a program planned, unless its plan is known.
+
+    What is known of ops takes memory, and is forgotten; of reshards, the passes use it.
+    """
+    pinned = annotated(program, options)
+    stages = {}
+    if options.pipeline:
+        stages = stage_places(pinned, options.pipeline, options.process_of)
+    problem = Problem.from_program(pinned, options.cluster, stages=stages)
+    lowering = lowering_of(problem, options, store)
+    return Planned(pinned, plan or planned(problem, lowering, options, watch), lowering)
+
+
+def annotated(program: Program, options: CompileOptions) -> Program:
     """Returns a program with its mesh and all that the user pinned.
 
     Args:
         program: The serial program.
         options: What the user decided.
-        seen: Called with what is returned.
 
     Raises:
         AnnotationError: If pins contradict the program or one another, or ask for what isn't
@@ -168,7 +188,6 @@ def annotated(program: Program, options: CompileOptions, seen: Observer = unseen
     if options.pipeline in options.mesh.dim_names and not has_stages(program.main):
         program = cut_into_stages(program, options.pipeline, options.schedule, options.cluster)
     program = apply_stages(program, options.pipeline)
-    seen("annotate", program)
     refuse_unexecuted(program, options.pipeline)
     return program
 

@@ -48,7 +48,7 @@ ROWS = "all rows"
 PLAN = "search"
 """The category of entries about the plan that search found."""
 
-SEARCHED = {AUTO: "plan", "mesh shape": "mesh"}
+SEARCHED = {AUTO: "plan", "mesh shape": "mesh", "schedule": "order"}
 """What entries about search are about, as few letters."""
 
 TITLES = {

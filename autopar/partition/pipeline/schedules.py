@@ -264,6 +264,9 @@ SCHEDULES: Mapping[str, Schedule] = {
 
 DEFAULT_SCHEDULE = "1f1b"
 
+AUTO_SCHEDULE = "auto"
+"""In the place of a name: whichever is predicted to be the fastest."""
+
 
 def text(tasks: Sequence[Task]) -> str:
     """Returns tasks as text: phases and microbatches."""
