@@ -7,8 +7,8 @@ Layers sleep in their forward pass, and as long for the gradient of their input,
 weight. So what is measured is the schedule, and what it costs to send: processes need no processor
 of their own. Each step is timed between two barriers, on gloo. Printed are medians, and the bubble:
 the part of the time in which a process has nothing to do, of torch's pipeline, of ours, and as the
-timetable of ours has it. All train the same model from the same weights, and the losses must be
-equal.
+timetable of ours has it. What there is to do is what one process takes for all. All train the same
+model from the same weights, and the losses must be equal.
 """
 
 from __future__ import annotations
@@ -157,16 +157,17 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{'':30}{'torch':>10}{'autopar':>10}{'ratio':>8}{'bubbles':>20}   ms per step")
     with tempfile.TemporaryDirectory() as folder:
+        build = compiled(Path(folder), 1, 1, "1f1b", options.seconds)
+        alone, _ = measured(1, autopar_step, build)
+        print(f"{'one process':30}{'':10}{1e3 * alone:>10.1f}")
         for processes in options.processes:
             for name in COMPARED:
-                compare(Path(folder), processes, name, options.seconds)
+                compare(Path(folder), processes, name, options.seconds, alone)
 
 
-def compare(folder: Path, processes: int, name: str, seconds: float) -> None:
-    """Prints what a step takes with torch's schedule, and with ours."""
-    theirs, ours, rounds = COMPARED[name]
-    stages = rounds * processes
-    build = folder / f"{processes}-{ours}-{stages}"
+def compiled(folder: Path, processes: int, stages: int, schedule: str, seconds: float) -> Path:
+    """Returns a build of a step as a pipeline."""
+    build = folder / f"{processes}-{schedule}-{stages}"
     model, optimizer = made(seconds, stages)
     autopar.compile(
         model,
@@ -177,12 +178,20 @@ def compare(folder: Path, processes: int, name: str, seconds: float) -> None:
         optimizer=optimizer,
         accumulate=MICROBATCHES,
         pipeline="pp",
-        schedule=ours,
+        schedule=schedule,
     ).save(build)
+    return build
+
+
+def compare(folder: Path, processes: int, name: str, seconds: float, alone: float) -> None:
+    """Prints what a step takes with torch's schedule, and with ours; `alone`, in one process."""
+    theirs, ours, rounds = COMPARED[name]
+    stages = rounds * processes
+    build = compiled(folder, processes, stages, ours, seconds)
     their_seconds, their_losses = measured(processes, torch_step, theirs, seconds, stages)
     our_seconds, our_losses = measured(processes, autopar_step, build)
     torch.testing.assert_close(our_losses, their_losses)
-    ideal = 3 * LAYERS * MICROBATCHES * seconds / processes
+    ideal = alone / processes
     both = (their_seconds, our_seconds)
     expected = ideal / (1 - predicted_bubble(ours, processes, stages))
     bubbles = " ".join(f"{1 - ideal / each:.3f}" for each in (*both, expected))

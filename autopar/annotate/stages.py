@@ -20,7 +20,7 @@ def apply_stages(program: Program, axis: str) -> Program:
 
     Raises:
         AnnotationError: If the mesh has no such axis, or nothing is in a stage behind the first
-            one.
+            one though there are processes for it.
     """
     if not axis:
         return program
@@ -33,7 +33,7 @@ def apply_stages(program: Program, axis: str) -> Program:
             f" {', '.join(known)}"
         )
     main = program.main
-    if not has_stages(main):
+    if mesh.axis_size(axis) > 1 and not has_stages(main):
         raise AnnotationError(
             f"pipeline={axis!r}: the model has too few ops to be cut into {mesh.axis_size(axis)}"
             " stages; choose a mesh on which that axis is smaller"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import autopar
 from autopar.base.errors import AnnotationError, InvalidInputError
@@ -17,9 +18,11 @@ from tests.partition.pipeline.models import (
     Decoder,
     batch_of,
     compiled,
+    loss,
     moved,
     on_one_device,
     on_virtual_mesh,
+    optimizer_of,
 )
 from tests.runtime.job.real import run_ranks
 
@@ -27,6 +30,8 @@ from tests.runtime.job.real import run_ranks
 @pytest.mark.parametrize(
     ("stages", "microbatches", "options"),
     [
+        (1, 4, {"mesh": "pp=1"}),
+        (1, 4, {"mesh": "pp=1,dp=2", "strategy": "data:dp", "schedule": "interleaved"}),
         (2, 4, {"mesh": "pp=2"}),
         (2, 4, {"mesh": "pp=2", "schedule": "gpipe"}),
         (2, 4, {"mesh": "pp=2", "schedule": "zb-h1"}),
@@ -55,6 +60,44 @@ def test_losses_are_those_of_one_device(
     compiled(decoder, microbatches, **{"strategy": None, **options}).save(tmp_path / "build")
     found = on_virtual_mesh(tmp_path / "build", batch_of(2 * microbatches))
     assert found == pytest.approx(on_one_device(decoder, microbatches), rel=1e-5)
+
+
+class TwoOutputs(nn.Module):
+    """Logits of the last stage beside those of the first, as an auxiliary loss reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder, self.aside = Decoder(2), nn.Linear(8, 16)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        return self.decoder(ids), self.aside(self.decoder.tokens(ids))
+
+
+def both(logits: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    return loss(logits[0], target) + 0.5 * loss(logits[1], target)
+
+
+def test_outputs_of_several_stages_are_in_the_loss(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, (ids, target) = TwoOutputs(), batch_of(8)
+    step = autopar.compile(
+        model,
+        (ids, target),
+        mesh="pp=2",
+        loss=both,
+        optimizer=optimizer_of(model),
+        accumulate=4,
+        pipeline="pp",
+    )
+    step.save(tmp_path / "build")
+    found = on_virtual_mesh(tmp_path / "build", (ids, target))
+    optimizer, wanted = optimizer_of(model), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        wanted.append(both(model(ids), target))
+        wanted[-1].backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert found == pytest.approx([each.item() for each in wanted], rel=1e-5)
 
 
 def test_neighbours_exchange_an_activation_and_its_gradient() -> None:
