@@ -216,7 +216,7 @@ def test_a_pretrained_kind_of_model_at_any_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"accumulate": 2}, "accumulate=2 cuts a batch into equal parts, and dynamic= leaves"),
+        ({"accumulate": 2}, "accumulate=2 cuts a batch into parts of known sizes"),
         ({"more_batches": [numbers(3, 0)]}, "more_batches= and dynamic= both say what batches"),
     ],
 )

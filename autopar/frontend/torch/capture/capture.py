@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,13 +17,16 @@ from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.lower.fx import lower
 from autopar.frontend.torch.capture.fake import FakeModel, fake_batch, fake_model, is_absent
 from autopar.frontend.torch.capture.joint import Joint
-from autopar.frontend.torch.capture.ways import Start, trace
+from autopar.frontend.torch.capture.several import check_alike, in_mode
+from autopar.frontend.torch.capture.ways import Start, Traced, trace
 from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 from autopar.frontend.torch.conditions.unread import unread
+from autopar.frontend.torch.rows.presence import Absent
 from autopar.frontend.torch.rows.report import computed_rows
 from autopar.frontend.torch.step.batch import Structure, flatten
 from autopar.frontend.torch.step.dynamic import Dynamic, open_shapes
 from autopar.frontend.torch.step.example import example_of, without
+from autopar.frontend.torch.step.microbatches import Rows, cut_batch
 from autopar.frontend.torch.step.recipe import LOSS, Recipe
 from autopar.frontend.torch.step.scaling import Scaling
 from autopar.frontend.torch.step.state import StateTensor, initial_state
@@ -137,23 +141,35 @@ class _Capture:
         self.opened = open_shapes(dynamic, self.structure.labels, self.tensors)
         if recipe.accumulate > 1 and self.opened.batch:
             raise InvalidInputError(
-                f"accumulate={recipe.accumulate} cuts a batch into equal parts, and dynamic= leaves"
-                " its first dimension open; give one of both"
+                f"accumulate={recipe.accumulate} cuts a batch into parts of known sizes, and"
+                " dynamic= leaves its first dimension open; give one of both"
+            )
+        self.microbatches = cut_batch(self.structure.labels, self.tensors, recipe.accumulate)
+        if self.microbatches.ragged and self.opened.names:
+            raise InvalidInputError(
+                f"accumulate={recipe.accumulate} cuts a batch into parts of different sizes, and"
+                f" dynamic= leaves {min(self.opened.names)!r} open; give a batch whose rows divide"
             )
 
     def run(self) -> Captured:
-        self.fake, joint = trace(
-            self._start, self._compute, absent="any" if self.recipe.optimizer is None else "kept"
-        )
+        self.fake, joints = self._traced()
         self.mode = self.fake.mode
+        self.joints = [joints[rows] for rows in self.microbatches.rows]
+        joint = self.joints[0]
         whole = self._batch(self.fake)
         step = Step(self.mode)
         trained = self._trained(joint)
         types = self._master_types(trained)
         inputs = Inputs(
-            step, joint, self.fake.stored, self.structure.labels, whole, types, self.recipe.trains
+            step,
+            [*joints.values()],
+            self.fake.stored,
+            self.structure.labels,
+            whole,
+            types,
+            self.recipe.trains,
         )
-        done, states = self._computed(step, inputs, joint, trained)
+        done, states = self._computed(step, inputs, trained)
         for name, node in done.buffers.items():
             if name not in trained:
                 step.update(node, inputs.stored[name], name)
@@ -162,44 +178,61 @@ class _Capture:
         step.assume(done.assumed)
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
-        weights = self._weights(joint, inputs, states, program)
+        weights = self._weights(inputs, states, program)
         report = (*joint.narrowed, *joint.frozen, *computed_rows(joint.selected))
         return Captured(program, weights, self.structure, report)
+
+    def _traced(self) -> tuple[FakeModel, dict[Rows, Joint]]:
+        """Returns the captured graph of microbatches of each size, and what they are fake with."""
+        first, *others = dict.fromkeys(self.microbatches.rows)
+        traced = self._trace(first)
+        joints = {first: traced.joint}
+        for rows in others:
+            try:
+                joints[rows] = in_mode(self._trace(rows).joint, traced.fake.mode)
+            except InvalidInputError as error:
+                count, size = self.recipe.accumulate, len(self.tensors[0])
+                raise InvalidInputError(
+                    f"accumulate={count} cuts a batch of {size} rows into microbatches of"
+                    f" {first[0]} and {rows[0]}; of the latter: {error}"
+                ) from error
+            check_alike(joints, rows)
+        return traced.fake, joints
+
+    def _trace(self, rows: Rows) -> Traced:
+        """Captures a microbatch of so many rows."""
+        absent: Absent = "any" if self.recipe.optimizer is None else "kept"
+        return trace(partial(self._start, rows), self._compute, absent=absent)
 
     def _batch(self, fake: FakeModel) -> list[Tensor]:
         pairs = zip(self.tensors, self.opened.shapes, strict=True)
         return [fake_batch(tensor, fake.answering, shape) for tensor, shape in pairs]
 
-    def _start(self) -> Start:
+    def _start(self, rows: Rows) -> Start:
         sizes = ExampleSizes(self.opened.said) if self.opened.names else None
         fake = fake_model(self.model, sizes=sizes)
-        return Start(fake, self._microbatch(fake, self._batch(fake)))
+        return Start(fake, self._microbatch(fake, rows))
 
-    def _microbatch(self, fake: FakeModel, whole: Sequence[Tensor]) -> Sequence[Tensor]:
-        count = self.recipe.accumulate
-        if count == 1:
+    def _microbatch(self, fake: FakeModel, rows: Rows) -> Sequence[Tensor]:
+        """Returns the first microbatch of a size."""
+        whole = self._batch(fake)
+        if not rows:
             return whole
-        parts = []
-        for label, tensor in zip(self.structure.labels, whole, strict=True):
-            if tensor.ndim == 0 or tensor.shape[0] % count:
-                raise InvalidInputError(
-                    f"accumulate={count} doesn't divide the first dimension of {label!r}, of shape"
-                    f" {list(tensor.shape)}"
-                )
-            with fake.mode:
-                parts.append(tensor[: tensor.shape[0] // count].clone())
-        return parts
+        ranges = self.microbatches.ranges(self.microbatches.rows.index(rows))
+        with fake.mode:
+            return [
+                tensor[begin:end].clone()
+                for tensor, (begin, end) in zip(whole, ranges, strict=True)
+            ]
 
     def _compute(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
         return self.recipe.compute(model, self.structure.rebuild(tensors))
 
-    def _computed(
-        self, step: Step, inputs: Inputs, joint: Joint, trained: Mapping[str, nn.Parameter]
-    ) -> Trained:
+    def _computed(self, step: Step, inputs: Inputs, trained: Mapping[str, nn.Parameter]) -> Trained:
         if self.recipe.optimizer is not None:
-            return self._train(step, inputs, joint, self.recipe.optimizer, trained)
+            return self._train(step, inputs, self.recipe.optimizer, trained)
         inputs.add_batch(step)
-        done = compute(step, joint, inputs, self.recipe.accumulate)
+        done = compute(step, self.joints, inputs, self.microbatches)
         step.outputs.extend(GraphOutput(node, label) for label, node in done.outputs.items())
         return done, []
 
@@ -239,7 +272,6 @@ class _Capture:
         self,
         step: Step,
         inputs: Inputs,
-        joint: Joint,
         optimizer: Optimizer,
         trained: Mapping[str, nn.Parameter],
     ) -> Trained:
@@ -258,7 +290,7 @@ class _Capture:
         inputs.add_batch(step)
         rates = self._rates(step, optimizer)
         scale = None if scaling is None else sources[-2]
-        done = compute(step, joint, inputs, self.recipe.accumulate, scale)
+        done = compute(step, self.joints, inputs, self.microbatches, scale)
         assert done.loss is not None
         for name, node in done.gradients.items():
             step.names[node] = f"{GRADIENT}{name}"
@@ -350,12 +382,11 @@ class _Capture:
         )
 
     def _weights(
-        self, joint: Joint, inputs: Inputs, states: Sequence[StateTensor], program: Program
+        self, inputs: Inputs, states: Sequence[StateTensor], program: Program
     ) -> dict[str, Tensor]:
         needed = {port.name for port in program.signature.inputs}
         found = {name: each.source for name, each in self.fake.stored.items()}
-        for at, tensor in enumerate(joint.constants.values()):
-            found[f"constant.{at}"] = tensor
+        found.update(inputs.constant_values)
         found.update({each.label: each.source for each in states if each.source is not None})
         return {
             name: _stored(tensor.detach(), inputs.stored.get(name))

@@ -135,7 +135,7 @@ def capture_differentiable(
     fake, joint = trace(start, compute, absent="told" if differentiate else "any")
     _check_outputs(joint.structure)
     step = Step(fake.mode)
-    inputs = Inputs(step, joint, fake.stored, call.labels, batch_of(fake), {}, whole=False)
+    inputs = Inputs(step, [joint], fake.stored, call.labels, batch_of(fake), {}, whole=False)
     inputs.add_batch(step)
     given = _given(step, joint, inputs)
     done = step.copy(joint.graph, given, "forward")
@@ -153,8 +153,7 @@ def capture_differentiable(
     )
     program = lower(step.graph, lowering)
     refuse_mixed_products(program)
-    constants = {f"constant.{at}": each for at, each in enumerate(joint.constants.values())}
-    return _named(program, joint, constants, fake.answering.asked)
+    return _named(program, joint, inputs.constant_values, fake.answering.asked)
 
 
 def _check_outputs(structure: Structure) -> None:

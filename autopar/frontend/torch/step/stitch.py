@@ -2,15 +2,14 @@
 
     batch -> microbatches -> forward and backward of each -> gradients, summed -> clip, update
 
-The microbatches are the parts of the batch along the first dimension of each of its tensors. Their
-losses are averaged, and so their gradients, as a loop that accumulates gradients does.
+The loss is the mean of those of the microbatches, weighted by their rows, and so are the gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -22,6 +21,7 @@ from autopar.frontend.torch.capture.fake import Stored
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.capture.origin import is_backward, module_of
 from autopar.frontend.torch.conditions.assumptions import Assumed
+from autopar.frontend.torch.step.microbatches import Microbatches
 from autopar.frontend.torch.step.update import Update
 from autopar.ir.program import ASSUMPTION
 
@@ -183,33 +183,45 @@ class Inputs:
 
     Args:
         step: The step.
-        joint: The captured graph.
+        joints: The captured graphs, each once.
         stored: The model's tensors by name.
         labels: Names of the tensors of the batch.
         batch: Fake tensors of the whole batch.
         types: What parameters are stored as, by name, where that isn't the model's dtype.
         whole: Whether the program stores all that the model's state dict has, even what nothing
             reads.
+
+    Attributes:
+        stored: The inputs that are the model's tensors, by name.
+        read: What the model reads of them.
+        constants: The counterparts of nodes of captured graphs that get constants.
+        constant_values: The constants by name.
+        batch: The inputs that are tensors of the batch.
     """
 
     def __init__(
         self,
         step: Step,
-        joint: Joint,
+        joints: Sequence[Joint],
         stored: Mapping[str, Stored],
         labels: Sequence[str],
         batch: Sequence[Tensor],
         types: Mapping[str, torch.dtype],
         whole: bool,
     ) -> None:
-        used = {*joint.stored.values(), *joint.gradients, *joint.updates}
+        used = {
+            name
+            for joint in joints
+            for name in (*joint.stored.values(), *joint.gradients, *joint.updates)
+        }
+        updated = {name for joint in joints for name in joint.updates}
         self.stored = {}
         for name, each in sorted(stored.items(), key=lambda item: item[1].role != "parameter"):
             if name in used or (whole and each.persistent):
                 role = each.role
                 if role == "buffer" and not each.persistent:
                     # What is neither saved nor changed is a table that the model computed.
-                    role = "state" if name in joint.updates else "constant"
+                    role = "state" if name in updated else "constant"
                 given = GraphInput(name, role, name, aliases=each.aliases[1:])
                 typed = _typed(step, each.fake, types, name)
                 if role == "constant":
@@ -221,10 +233,14 @@ class Inputs:
             name: step.cast(START, _complex(step, node, stored[name].fake), stored[name].fake.dtype)
             for name, node in self.stored.items()
         }
-        self.constants = {}
-        for at, (node, tensor) in enumerate(joint.constants.items()):
-            held = step.input(GraphInput(f"constant.{at}", "constant"), storable(tensor))
+        self.constants: dict[fx.Node, fx.Node] = {}
+        self.constant_values: dict[str, Tensor] = {}
+        constants = (each for joint in joints for each in joint.constants.items())
+        for at, (node, tensor) in enumerate(constants):
+            name = f"constant.{at}"
+            held = step.input(GraphInput(name, "constant"), storable(tensor))
             self.constants[node] = _complex(step, held, tensor)
+            self.constant_values[name] = tensor
         self.labels = labels
         self.tensors = batch
         self.batch: list[fx.Node] = []
@@ -255,7 +271,11 @@ def _typed(step: Step, fake: Tensor, types: Mapping[str, torch.dtype], name: str
 
 
 def compute(
-    step: Step, joint: Joint, inputs: Inputs, microbatches: int = 1, scale: fx.Node | None = None
+    step: Step,
+    joints: Sequence[Joint],
+    inputs: Inputs,
+    microbatches: Microbatches,
+    scale: fx.Node | None = None,
 ) -> Computed:
     """Adds the forward and backward passes of all microbatches.
 
@@ -263,29 +283,33 @@ def compute(
 
     Args:
         step: The step to which they are added.
-        joint: The captured passes.
+        joints: The captured passes of each microbatch.
         inputs: The step's inputs.
-        microbatches: Their number.
+        microbatches: How the batch is cut.
         scale: What the gradient of the loss is multiplied by; None for 1.
     """
     buffers: dict[str, fx.Node] = {}
-    parts: list[dict[fx.Node, fx.Node]] = []
-    for number, batch in enumerate(_microbatches(step, inputs.batch, microbatches)):
+    parts: list[_Part] = []
+    for number, (joint, share) in enumerate(zip(joints, microbatches.shares, strict=True)):
+        place, batch = ("forward", number), _rows_of(step, inputs.batch, microbatches, number)
         given: dict[fx.Node, fx.Node] = dict(inputs.constants)
         for node, name in joint.stored.items():
             given[node] = buffers.get(name, inputs.read[name])
         for node, position in joint.batch.items():
             given[node] = batch[position]
         for tangent in joint.tangents.values():
-            given[tangent] = _tangent(step, tangent, ("forward", number), scale, microbatches)
+            given[tangent] = _tangent(step, tangent, place, scale, share)
         # The loss is a function of what is written, which has no other gradient.
         for tangent in joint.written_tangents.values():
-            given[tangent] = _zeros(step, tangent, ("forward", number))
-        parts.append(step.copy(joint.graph, given, "forward", number))
-        buffers = {name: parts[-1][node] for name, node in joint.updates.items()}
+            given[tangent] = _zeros(step, tangent, place)
+        parts.append(_Part(joint, step.copy(joint.graph, given, "forward", number)))
+        buffers = parts[-1].named(joint.updates)
+    first = joints[0]
     gradients = {
-        name: _accumulated(step, parts, nodes, inputs.stored[name].meta["val"].dtype)
-        for name, nodes in joint.gradients.items()
+        name: _accumulated(
+            step, [part.gradients(name) for part in parts], inputs.stored[name].meta["val"].dtype
+        )
+        for name in first.gradients
         if name in inputs.stored
     }
     if scale is not None:
@@ -294,23 +318,48 @@ def compute(
             name: step.call(_END, aten.mul.Tensor, node, inverse)
             for name, node in gradients.items()
         }
+    results = zip(*(part.outputs() for part in parts), strict=True)
     outputs = {
-        label: _joined(step, [part[node] for part in parts])
-        for label, node in zip(joint.structure.labels, joint.outputs, strict=True)
+        label: _joined(step, nodes)
+        for label, nodes in zip(first.structure.labels, results, strict=True)
     }
     written = {
-        position: _joined(step, [part[node] for part in parts])
-        for position, node in joint.written.items()
+        position: _joined(step, [part.made[part.joint.written[position]] for part in parts])
+        for position in first.written
     }
     loss = None
-    if joint.tangents:
-        losses = [part[joint.outputs[0]] for part in parts]
-        loss = _averaged(step, losses)
-    assumed = [each for part in parts for each in assumed_of(joint, part)]
+    if first.tangents:
+        loss = _weighted(step, [part.outputs()[0] for part in parts], microbatches.shares)
+    assumed = [each for part in parts for each in assumed_of(part.joint, part.made)]
     present = {
-        name: _any(step, [part[node] for part in parts]) for name, node in joint.present.items()
+        name: _any(step, [part.made[part.joint.present[name]] for part in parts])
+        for name in first.present
     }
     return Computed(outputs, loss, gradients, buffers, written, assumed, present)
+
+
+class _Part(NamedTuple):
+    """A microbatch's copy of a captured graph.
+
+    Attributes:
+        joint: The captured graph.
+        made: The counterparts of its nodes.
+    """
+
+    joint: Joint
+    made: Mapping[fx.Node, fx.Node]
+
+    def outputs(self) -> list[fx.Node]:
+        """Returns its results."""
+        return [self.made[node] for node in self.joint.outputs]
+
+    def gradients(self, name: str) -> list[fx.Node]:
+        """Returns the gradients of a parameter."""
+        return [self.made[node] for node in self.joint.gradients[name]]
+
+    def named(self, nodes: Mapping[str, fx.Node]) -> dict[str, fx.Node]:
+        """Returns the counterparts of nodes by name."""
+        return {name: self.made[node] for name, node in nodes.items()}
 
 
 def _any(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
@@ -333,26 +382,20 @@ def assumed_of(joint: Joint, part: Mapping[fx.Node, fx.Node]) -> list[Assumed]:
     return [replace(each, node=part[each.node]) for each in joint.assumed]
 
 
-def _accumulated(
-    step: Step,
-    parts: Sequence[Mapping[fx.Node, fx.Node]],
-    nodes: Sequence[fx.Node],
-    dtype: torch.dtype,
-) -> fx.Node:
+def _accumulated(step: Step, parts: Sequence[Sequence[fx.Node]], dtype: torch.dtype) -> fx.Node:
     """Adds a parameter's gradients as each is made, so that they never lie in memory together.
 
     Args:
         step: The step.
-        parts: Per microbatch, the counterparts of the captured nodes.
-        nodes: The captured nodes that are its gradients.
+        parts: Its gradients in each microbatch.
         dtype: That of the sum.
     """
     total: fx.Node | None = None
-    for number, part in enumerate(parts):
+    for number, nodes in enumerate(parts):
         for node in nodes:
             place = "backward", number
-            with step.graph.inserting_before(_behind(step, part[node], total)):
-                gradient = step.cast(place, part[node], dtype)
+            with step.graph.inserting_before(_behind(step, node, total)):
+                gradient = step.cast(place, node, dtype)
                 if total is not None:
                     gradient = step.call(place, aten.add.Tensor, total, gradient)
             total = gradient
@@ -366,13 +409,13 @@ def _behind(step: Step, *nodes: fx.Node | None) -> fx.Node:
 
 
 def _tangent(
-    step: Step, like: fx.Node, place: Place, scale: fx.Node | None, microbatches: int
+    step: Step, like: fx.Node, place: Place, scale: fx.Node | None, share: float
 ) -> fx.Node:
     """Adds the gradient that the loss of a microbatch starts with."""
     dtype = like.meta["val"].dtype
     if scale is None:
-        return step.call(place, aten.full.default, [], 1.0 / microbatches, dtype=dtype)
-    part = step.call(place, aten.div.Scalar, scale, microbatches) if microbatches > 1 else scale
+        return step.call(place, aten.full.default, [], share, dtype=dtype)
+    part = scale if share == 1 else step.call(place, aten.mul.Scalar, scale, share)
     return step.cast(place, part, dtype)
 
 
@@ -406,17 +449,16 @@ def update(
     return norm, new
 
 
-def _microbatches(step: Step, batch: Sequence[fx.Node], count: int) -> Iterator[Sequence[fx.Node]]:
-    for number in range(count):
-        if count == 1:
-            yield batch
-            return
-        parts = []
-        for node in batch:
-            size = node.meta["val"].shape[0] // count
-            bounds = (0, number * size, (number + 1) * size)
-            parts.append(step.call(("forward", number), aten.slice.Tensor, node, *bounds))
-        yield parts
+def _rows_of(
+    step: Step, batch: Sequence[fx.Node], microbatches: Microbatches, number: int
+) -> Sequence[fx.Node]:
+    """Adds the tensors of a microbatch; those of the batch, if it isn't cut."""
+    if not microbatches.bounds:
+        return batch
+    return [
+        step.call(("forward", number), aten.slice.Tensor, node, 0, begin, end)
+        for node, (begin, end) in zip(batch, microbatches.ranges(number), strict=True)
+    ]
 
 
 def summed(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
@@ -427,13 +469,14 @@ def summed(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
     return total
 
 
-def _averaged(step: Step, losses: Sequence[fx.Node]) -> fx.Node:
+def _weighted(step: Step, losses: Sequence[fx.Node], shares: Sequence[float]) -> fx.Node:
+    """Adds the sum of losses, each times its share."""
     if len(losses) == 1:
         return losses[0]
-    total = losses[0]
-    for loss in losses[1:]:
-        total = step.call(("forward", 0), aten.add.Tensor, total, loss)
-    return step.call(("forward", 0), aten.div.Scalar, total, len(losses))
+    total = step.call(START, aten.mul.Scalar, losses[0], shares[0])
+    for loss, share in zip(losses[1:], shares[1:], strict=True):
+        total = step.call(START, aten.add.Tensor, total, loss, alpha=share)
+    return total
 
 
 def _joined(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:

@@ -1,0 +1,79 @@
+"""Pipelines of microbatches of different sizes, and of fewer microbatches than stages."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from tests.partition.pipeline.models import (
+    Batch,
+    Decoder,
+    batch_of,
+    loss,
+    on_virtual_mesh,
+    optimizer_of,
+)
+
+SLOW = pytest.mark.slow
+CLIPPED = 0.5
+
+
+def of_whole_batches(model: nn.Module, batch: Batch, steps: int = 3) -> list[float]:
+    """Returns the losses of steps that don't cut their batch."""
+    model = copy.deepcopy(model)
+    optimizer, losses = optimizer_of(model), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = loss(model(batch[0]), batch[1])
+        value.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIPPED)
+        optimizer.step()
+        losses.append(value.item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "rows", "options"),
+    [
+        (4, 7, {"mesh": "pp=4"}),
+        pytest.param(4, 7, {"mesh": "pp=4", "schedule": "gpipe"}, marks=SLOW),
+        (4, 7, {"mesh": "pp=4", "schedule": "zb-h1"}),
+        pytest.param(4, 7, {"mesh": "pp=4", "schedule": "zb-h2"}, marks=SLOW),
+        (4, 7, {"mesh": "pp=2", "schedule": "interleaved"}),
+        pytest.param(4, 7, {"mesh": "pp=2", "schedule": "zb-v"}, marks=SLOW),
+        pytest.param(4, 7, {"mesh": "pp=2,dp=2", "strategy": "data:dp"}, marks=SLOW),
+        pytest.param(4, 7, {"mesh": "pp=2,dp=2", "strategy": "fsdp:dp"}, marks=SLOW),
+        pytest.param(4, 7, {"mesh": "pp=2,tp=2", "strategy": "tensor:tp"}, marks=SLOW),
+        pytest.param(4, 7, {"mesh": "pp=2,dp=2", "strategy": "auto"}, marks=SLOW),
+        (2, 4, {"mesh": "pp=4"}),
+        pytest.param(2, 4, {"mesh": "pp=4", "schedule": "gpipe"}, marks=SLOW),
+        pytest.param(2, 4, {"mesh": "pp=4", "schedule": "zb-h1"}, marks=SLOW),
+        pytest.param(2, 7, {"mesh": "pp=4"}, marks=SLOW),
+        pytest.param(3, 5, {"mesh": "pp=4", "schedule": "zb-h1"}, marks=SLOW),
+        pytest.param(3, 5, {"mesh": "pp=2", "schedule": "interleaved"}, marks=SLOW),
+    ],
+)
+@pytest.mark.parametrize("model", [{}, pytest.param({"tied": True, "skips": True}, marks=SLOW)])
+def test_losses_are_those_of_whole_batches(
+    tmp_path: Path, microbatches: int, rows: int, options: dict[str, Any], model: dict[str, bool]
+) -> None:
+    torch.manual_seed(0)
+    decoder, batch = Decoder(4, **model), batch_of(rows)
+    autopar.compile(
+        decoder,
+        batch,
+        loss=loss,
+        optimizer=optimizer_of(decoder),
+        clip_grad_norm=CLIPPED,
+        accumulate=microbatches,
+        pipeline="pp",
+        **{"strategy": None, **options},
+    ).save(tmp_path / "build")
+    found = on_virtual_mesh(tmp_path / "build", batch)
+    assert found == pytest.approx(of_whole_batches(decoder, batch), rel=1e-5)
