@@ -36,6 +36,7 @@ def compile(
     optimizer: Optimizer | None = None,
     clip_grad_norm: float | None = None,
     accumulate: int = 1,
+    loss_denominator: str = "auto",
     pipeline: str = "",
     schedule: str = "1f1b",
     microbatches: int = 1,
@@ -78,7 +79,14 @@ def compile(
         optimizer: The optimizer of a training step; without one, the forward pass is compiled.
             Where torch has a fused kernel for it, that is used, unless it says `fused=False`.
         clip_grad_norm: The largest norm of all gradients together.
-        accumulate: Number of microbatches that a batch is cut into.
+        accumulate: Number of microbatches that a batch is cut into, of sizes that differ by at
+            most one row.
+        loss_denominator: What the loss is divided by where `accumulate` cuts the batch: with
+            `batch`, as a step of the whole batch divides it (a mean by all rows, cross-entropy by
+            all targets that aren't ignored, a sum by nothing); with `microbatch`, as each
+            microbatch does by itself, and the mean of that, weighted by rows, is taken; with
+            `auto`, as `batch` but for terms of which the code doesn't tell how, which the report
+            names.
         pipeline: The mesh axis along which the stages of the model lie. `annotate.pipeline_stage`
             marks them, and stage s runs on index s, modulo the size of the axis; a model without
             marks is cut so that a step takes the least predicted time. Microbatches pass from stage
@@ -156,6 +164,7 @@ def compile(
         optimizer=optimizer,
         clip_grad_norm=clip_grad_norm,
         accumulate=accumulate,
+        loss_denominator=loss_denominator,
         autocast=autocast,
         master_dtype=master_dtype,
         scaler=scaler,

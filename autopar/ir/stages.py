@@ -5,7 +5,7 @@ backward pass.
 
 * A forward op is in the stage that it was put into, or a later one if an operand is made there.
 * What is made of parameters alone, only rearranges inputs, or makes constants, is where it is read
-  first.
+  first, and so are numbers made of the batch alone, as how many targets count.
 * What has as many elements as a parameter, and is made for its gradient alone, is where that
   parameter is read first.
 * Another backward op is in the stage of the forward op whose gradient it computes: that of what it
@@ -25,6 +25,9 @@ from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import STORED_ROLES, Function, Op
 
 Results = tuple[str, ...]
+
+_GIVEN = ("input", "constant")
+"""Roles of inputs that no step changes."""
 
 
 def has_stages(function: Function) -> bool:
@@ -54,6 +57,7 @@ class Stages:
         self.reading: dict[str, set[int]] = defaultdict(set)
         forward = [op for op in function.ops if op.phase == "forward"]
         backward = [op for op in function.ops if op.phase == "backward"]
+        self._counts = self._find_counts(forward)
         for op in forward:
             self._forward.update(dict.fromkeys(op.results, max(self._of_operands(op), op.stage)))
             if self._is_prepared(op):
@@ -72,12 +76,29 @@ class Stages:
         )
 
     def _is_prepared(self, op: Op) -> bool:
-        """Returns whether an op reads parameters alone, rearranges inputs, or reads nothing."""
+        """Returns whether an op reads parameters alone, rearranges or counts inputs, or nothing."""
         if all(self._values[n].role in STORED_ROLES or n in self._owned for n in op.operands):
             self._owned.update(op.results)
             return True
-        free = op.kind in FREE
+        free = op.kind in FREE or op.results[0] in self._counts
         return free and all(n not in self._forward or n in self.prepared for n in op.operands)
+
+    def _find_counts(self, forward: Sequence[Op]) -> set[str]:
+        """Returns the numbers that are made of the batch alone, and what is made for them alone."""
+        batch: set[str] = set()
+        readers: dict[str, list[str]] = defaultdict(list)
+        for op in forward:
+            for name in op.operands:
+                readers[name].append(op.results[0])
+            if all(n in batch or self._values[n].role in _GIVEN for n in op.operands):
+                batch.update(op.results)
+        found: set[str] = set()
+        for op in reversed(forward):
+            for name in batch.intersection(op.results):
+                is_read = bool(readers[name]) and found.issuperset(readers[name])
+                if is_read or prod(self._values[name].shape) == 1:
+                    found.add(name)
+        return found
 
     def _move_to_readers(self, forward: Sequence[Op]) -> None:
         """Puts what is prepared where it is read first, and notes where inputs are read."""

@@ -177,5 +177,5 @@ def test_the_first_microbatches_have_one_row_more() -> None:
         cut = cut_batch(["x"], [torch.ones(rows)], 4)
         sizes = [len(part) for part in torch.ones(rows).tensor_split(4)]
         assert [size for (size,) in cut.rows] == sizes
-        assert sum(cut.shares) == pytest.approx(1)
+        assert sum(cut.weights) == pytest.approx(1)
         assert cut.ragged == (rows not in (4, 8))

@@ -23,6 +23,7 @@ from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 from autopar.frontend.torch.conditions.unread import unread
 from autopar.frontend.torch.rows.presence import Absent
 from autopar.frontend.torch.rows.report import computed_rows
+from autopar.frontend.torch.step.averaging import averaged
 from autopar.frontend.torch.step.batch import Structure, flatten
 from autopar.frontend.torch.step.dynamic import Dynamic, open_shapes
 from autopar.frontend.torch.step.example import example_of, without
@@ -40,6 +41,7 @@ from autopar.frontend.torch.step.stitch import (
     storable,
     update,
 )
+from autopar.frontend.torch.step.totals import totals_of
 from autopar.frontend.torch.step.update import (
     RATE_DTYPE,
     UpdateRequest,
@@ -154,6 +156,10 @@ class _Capture:
     def run(self) -> Captured:
         self.fake, joints = self._traced()
         self.mode = self.fake.mode
+        averaging = averaged(
+            joints, self.microbatches, self.recipe.loss_denominator, self._one_row_more
+        )
+        joints, self.microbatches = averaging.joints, averaging.microbatches
         self.joints = [joints[rows] for rows in self.microbatches.rows]
         joint = self.joints[0]
         whole = self._batch(self.fake)
@@ -179,10 +185,11 @@ class _Capture:
         step.close()
         program = _with_roles(lower(step.graph, self._lowering(step)))
         weights = self._weights(inputs, states, program)
-        report = (*joint.narrowed, *joint.frozen, *computed_rows(joint.selected))
+        selected = computed_rows(joint.selected)
+        report = (*joint.narrowed, *joint.frozen, *selected, *averaging.report)
         return Captured(program, weights, self.structure, report)
 
-    def _traced(self) -> tuple[FakeModel, dict[Rows, Joint]]:
+    def _traced(self) -> tuple[FakeModel, Mapping[Rows, Joint]]:
         """Returns the captured graph of microbatches of each size, and what they are fake with."""
         first, *others = dict.fromkeys(self.microbatches.rows)
         traced = self._trace(first)
@@ -199,6 +206,10 @@ class _Capture:
             check_alike(joints, rows)
         return traced.fake, joints
 
+    def _one_row_more(self) -> Joint:
+        """Captures the first microbatch with the row behind it."""
+        return self._trace(tuple(size + 1 for size in self.microbatches.rows[0])).joint
+
     def _trace(self, rows: Rows) -> Traced:
         """Captures a microbatch of so many rows."""
         absent: Absent = "any" if self.recipe.optimizer is None else "kept"
@@ -214,15 +225,16 @@ class _Capture:
         return Start(fake, self._microbatch(fake, rows))
 
     def _microbatch(self, fake: FakeModel, rows: Rows) -> Sequence[Tensor]:
-        """Returns the first microbatch of a size."""
+        """Returns the first microbatch of a size, or so many rows from the first one on."""
         whole = self._batch(fake)
         if not rows:
             return whole
-        ranges = self.microbatches.ranges(self.microbatches.rows.index(rows))
+        known = self.microbatches.rows
+        ranges = self.microbatches.ranges(known.index(rows) if rows in known else 0)
         with fake.mode:
             return [
-                tensor[begin:end].clone()
-                for tensor, (begin, end) in zip(whole, ranges, strict=True)
+                tensor[begin : begin + size].clone()
+                for tensor, size, (begin, _) in zip(whole, rows, ranges, strict=True)
             ]
 
     def _compute(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
@@ -232,9 +244,14 @@ class _Capture:
         if self.recipe.optimizer is not None:
             return self._train(step, inputs, self.recipe.optimizer, trained)
         inputs.add_batch(step)
-        done = compute(step, self.joints, inputs, self.microbatches)
+        done = self._passes(step, inputs)
         step.outputs.extend(GraphOutput(node, label) for label, node in done.outputs.items())
         return done, []
+
+    def _passes(self, step: Step, inputs: Inputs, scale: fx.Node | None = None) -> Computed:
+        """Adds the forward and backward passes of all microbatches."""
+        totals = totals_of(step, self.joints, inputs, self.microbatches)
+        return compute(step, self.joints, inputs, self.microbatches, totals, scale)
 
     def _master_types(self, trained: Mapping[str, nn.Parameter]) -> dict[str, torch.dtype]:
         """Returns what trained parameters are stored as, where that isn't their own dtype."""
@@ -290,7 +307,7 @@ class _Capture:
         inputs.add_batch(step)
         rates = self._rates(step, optimizer)
         scale = None if scaling is None else sources[-2]
-        done = compute(step, self.joints, inputs, self.microbatches, scale)
+        done = self._passes(step, inputs, scale)
         assert done.loss is not None
         for name, node in done.gradients.items():
             step.names[node] = f"{GRADIENT}{name}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from autopar.base.errors import InvalidInputError
@@ -34,6 +35,32 @@ class Outputs:
     batch_gradients: dict[int, fx.Node] = field(default_factory=dict)
     written: dict[int, fx.Node] = field(default_factory=dict)
     updates: dict[str, fx.Node] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Denominator:
+    """A placeholder for what a term of the loss is divided by, which the whole batch decides.
+
+    Attributes:
+        given: The placeholder.
+        graph: Computes each microbatch's part of it, which are added up.
+        sources: The placeholders and attributes of the captured graph that this reads, by its own
+            placeholder.
+        result: The part.
+        then: Ops on the sum, in order.
+    """
+
+    given: fx.Node
+    graph: fx.Graph
+    sources: Mapping[fx.Node, fx.Node]
+    result: fx.Node
+    then: tuple[fx.Node, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of what is given."""
+        dtype: torch.dtype = self.given.meta["val"].dtype
+        return dtype
 
 
 def inputs_of(module: fx.GraphModule, owner: Owners) -> Inputs:

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.frontend.quiet import quiet
-from autopar.frontend.torch.capture.described import inputs_of, is_any, outputs_of
+from autopar.frontend.torch.capture.described import Denominator, inputs_of, is_any, outputs_of
 from autopar.frontend.torch.capture.fake import FakeModel
 from autopar.frontend.torch.capture.kernel_dtypes import correct_dtypes
 from autopar.frontend.torch.capture.origin import (
@@ -88,6 +88,7 @@ class Joint:
         selected: Lines that compute all rows that data may select, each with how often.
         narrowed: What open sizes can't be.
         frozen: What code changes in each run, and a program doesn't.
+        denominators: Placeholders for what terms of the loss are divided by.
     """
 
     graph: fx.Graph
@@ -107,6 +108,7 @@ class Joint:
     selected: Mapping[str, int]
     narrowed: tuple[ReportEntry, ...] = ()
     frozen: tuple[ReportEntry, ...] = ()
+    denominators: tuple[Denominator, ...] = ()
 
 
 class _Step(nn.Module):

@@ -26,23 +26,17 @@ class Microbatches:
     Attributes:
         bounds: For each tensor of the batch, where its microbatches begin, and its rows; empty if
             the batch isn't cut.
+        weights: The weight of the loss of each microbatch in that of the batch.
     """
 
     bounds: tuple[tuple[int, ...], ...] = ()
+    weights: tuple[float, ...] = (1.0,)
 
     @property
     def rows(self) -> tuple[Rows, ...]:
         """The rows of each microbatch; of one that is all of the batch, none."""
         cut = ([end - begin for begin, end in pairwise(bounds)] for bounds in self.bounds)
         return tuple(zip(*cut, strict=True)) or ((),)
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """The share of each microbatch in the rows of the batch."""
-        if not self.bounds:
-            return (1.0,)
-        first = self.bounds[0]
-        return tuple((end - begin) / first[-1] for begin, end in pairwise(first))
 
     @property
     def ragged(self) -> bool:
@@ -84,7 +78,9 @@ def cut_batch(labels: Sequence[str], tensors: Sequence[Tensor], count: int) -> M
             f" that of {other!r} is {rows[other]}: which rows belong together can't be told; give"
             " tensors of as many rows, or rows that divide"
         )
-    return Microbatches(tuple(_bounds(size, count) for size in rows.values()))
+    bounds = tuple(_bounds(size, count) for size in rows.values())
+    shares = tuple((end - begin) / bounds[0][-1] for begin, end in pairwise(bounds[0]))
+    return Microbatches(bounds, shares)
 
 
 def _bounds(rows: int, count: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from autopar.base.arguments import CALLABLE, COUNT, POSITIVE, expect, one_of
+from autopar.base.arguments import CALLABLE, COUNT, POSITIVE, Kind, expect, one_of
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch.step.batch import (
     OUTPUT,
@@ -28,8 +28,14 @@ from autopar.frontend.torch.step.batch import (
 LOSS = "loss"
 """Name of the loss among what a step returns."""
 
+AUTO, BATCH, MICROBATCH = LOSS_DENOMINATORS = ("auto", "batch", "microbatch")
+"""Whose numbers terms of a loss are divided by."""
+
 _OPTIMIZER = one_of(Optimizer, words="a torch.optim.Optimizer over the model's parameters")
 _DTYPE = one_of(torch.dtype, words="a dtype, as torch.bfloat16")
+_DENOMINATOR = Kind(
+    lambda value: value in LOSS_DENOMINATORS, " or ".join(map(repr, LOSS_DENOMINATORS))
+)
 _SCALER = one_of(torch.amp.GradScaler, words="a torch.amp.GradScaler")
 
 
@@ -45,6 +51,8 @@ class Recipe:
         clip_grad_norm: The largest norm of the gradients of all parameters of the optimizer
             together; None for no clipping.
         accumulate: Number of microbatches that a batch is cut into, along its first dimension.
+        loss_denominator: Whose numbers terms of the loss are divided by: those of the `batch`, of
+            each `microbatch`, or `auto`, of the batch where the code of the loss tells how.
         autocast: The dtype of matrix products, as `torch.autocast` has it; None for none.
         master_dtype: What trained parameters of fewer bits are stored and updated in. The model
             reads them rounded to its own dtype, and its gradients are summed in this one.
@@ -58,6 +66,7 @@ class Recipe:
     optimizer: Optimizer | None = None
     clip_grad_norm: float | None = None
     accumulate: int = 1
+    loss_denominator: str = AUTO
     autocast: torch.dtype | None = None
     master_dtype: torch.dtype | None = None
     scaler: torch.amp.GradScaler | None = None
@@ -68,6 +77,7 @@ class Recipe:
         expect(_OPTIMIZER.or_none, optimizer=self.optimizer)
         expect(POSITIVE.or_none, clip_grad_norm=self.clip_grad_norm)
         expect(COUNT, accumulate=self.accumulate)
+        expect(_DENOMINATOR, loss_denominator=self.loss_denominator)
         expect(_DTYPE.or_none, autocast=self.autocast, master_dtype=self.master_dtype)
         expect(_SCALER.or_none, scaler=self.scaler)
 

@@ -2,7 +2,7 @@
 
     batch -> microbatches -> forward and backward of each -> gradients, summed -> clip, update
 
-The loss is the mean of those of the microbatches, weighted by their rows, and so are the gradients.
+The loss is the sum of those of the microbatches, each times its weight, and so are the gradients.
 """
 
 from __future__ import annotations
@@ -275,6 +275,7 @@ def compute(
     joints: Sequence[Joint],
     inputs: Inputs,
     microbatches: Microbatches,
+    totals: Sequence[fx.Node] = (),
     scale: fx.Node | None = None,
 ) -> Computed:
     """Adds the forward and backward passes of all microbatches.
@@ -286,11 +287,12 @@ def compute(
         joints: The captured passes of each microbatch.
         inputs: The step's inputs.
         microbatches: How the batch is cut.
+        totals: What denominators of the loss are, of the whole batch.
         scale: What the gradient of the loss is multiplied by; None for 1.
     """
     buffers: dict[str, fx.Node] = {}
     parts: list[_Part] = []
-    for number, (joint, share) in enumerate(zip(joints, microbatches.shares, strict=True)):
+    for number, (joint, weight) in enumerate(zip(joints, microbatches.weights, strict=True)):
         place, batch = ("forward", number), _rows_of(step, inputs.batch, microbatches, number)
         given: dict[fx.Node, fx.Node] = dict(inputs.constants)
         for node, name in joint.stored.items():
@@ -298,10 +300,13 @@ def compute(
         for node, position in joint.batch.items():
             given[node] = batch[position]
         for tangent in joint.tangents.values():
-            given[tangent] = _tangent(step, tangent, place, scale, share)
+            given[tangent] = _tangent(step, tangent, place, scale, weight)
         # The loss is a function of what is written, which has no other gradient.
         for tangent in joint.written_tangents.values():
             given[tangent] = _zeros(step, tangent, place)
+        for denominator, total in zip(joint.denominators, totals, strict=True):
+            share = step.call(place, aten.mul.Scalar, total, weight)
+            given[denominator.given] = step.cast(place, share, denominator.dtype)
         parts.append(_Part(joint, step.copy(joint.graph, given, "forward", number)))
         buffers = parts[-1].named(joint.updates)
     first = joints[0]
@@ -329,7 +334,7 @@ def compute(
     }
     loss = None
     if first.tangents:
-        loss = _weighted(step, [part.outputs()[0] for part in parts], microbatches.shares)
+        loss = _weighted(step, [part.outputs()[0] for part in parts], microbatches.weights)
     assumed = [each for part in parts for each in assumed_of(part.joint, part.made)]
     present = {
         name: _any(step, [part.made[part.joint.present[name]] for part in parts])
@@ -409,13 +414,13 @@ def _behind(step: Step, *nodes: fx.Node | None) -> fx.Node:
 
 
 def _tangent(
-    step: Step, like: fx.Node, place: Place, scale: fx.Node | None, share: float
+    step: Step, like: fx.Node, place: Place, scale: fx.Node | None, weight: float
 ) -> fx.Node:
     """Adds the gradient that the loss of a microbatch starts with."""
     dtype = like.meta["val"].dtype
     if scale is None:
-        return step.call(place, aten.full.default, [], share, dtype=dtype)
-    part = scale if share == 1 else step.call(place, aten.mul.Scalar, scale, share)
+        return step.call(place, aten.full.default, [], weight, dtype=dtype)
+    part = scale if weight == 1 else step.call(place, aten.mul.Scalar, scale, weight)
     return step.cast(place, part, dtype)
 
 
@@ -469,13 +474,13 @@ def summed(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
     return total
 
 
-def _weighted(step: Step, losses: Sequence[fx.Node], shares: Sequence[float]) -> fx.Node:
-    """Adds the sum of losses, each times its share."""
+def _weighted(step: Step, losses: Sequence[fx.Node], weights: Sequence[float]) -> fx.Node:
+    """Adds the sum of losses, each times its weight."""
     if len(losses) == 1:
         return losses[0]
-    total = step.call(START, aten.mul.Scalar, losses[0], shares[0])
-    for loss, share in zip(losses[1:], shares[1:], strict=True):
-        total = step.call(START, aten.add.Tensor, total, loss, alpha=share)
+    total = step.call(START, aten.mul.Scalar, losses[0], weights[0])
+    for loss, weight in zip(losses[1:], weights[1:], strict=True):
+        total = step.call(START, aten.add.Tensor, total, loss, alpha=weight)
     return total
 
 
