@@ -193,6 +193,7 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
             "optimizer": "",
             "clip_grad_norm": "None 3 1.5",
             "accumulate": "",
+            "loss_denominator": "",
             "autocast": "None dtype",
             "master_dtype": "None dtype",
             "scaler": "None",

@@ -176,6 +176,11 @@ def over_own_count(out: Tensor, target: Tensor) -> Tensor:
     return (out.sum(-1) * mask).sum() / mask.sum()
 
 
+def twice(out: Tensor, target: Tensor) -> Tensor:
+    loss = tokens(out, target.clamp(min=0))
+    return loss + loss**2
+
+
 @pytest.mark.parametrize(
     ("loss", "why"),
     [
@@ -190,6 +195,16 @@ def test_what_cannot_be_told_is_said_or_refused(loss: Loss, why: str) -> None:
     assert [why in detail for detail in told(captured(loss, 8))] == [True]
     with pytest.raises(InvalidInputError, match=rf"loss_denominator='batch': .*\.py:\d+.*{why}"):
         captured(loss, 8, loss_denominator="batch")
+
+
+def test_a_term_that_goes_into_another_one_stays_as_it_is() -> None:
+    torch.manual_seed(0)
+    model, (x, target) = Net(), batch_of(8)
+    found = captured(twice, 8, model)
+    pairs = zip(x.chunk(4), target.chunk(4), strict=True)
+    expected = torch.stack([twice(model(part), wanted) for part, wanted in pairs]).mean()
+    torch.testing.assert_close(Steps(found).take((x, target)), expected.detach())
+    assert len(told(found)) == 2
 
 
 def test_no_other_word_is_taken() -> None:

@@ -92,8 +92,9 @@ def _divides_by_rows(one: fx.Node, two: fx.Node, rows: int, grown: int) -> bool:
     if one.target not in (aten.div.Tensor, aten.div.Scalar):
         return False
     ours, theirs = one.args[1], two.args[1]
-    numbers = isinstance(ours, (int, float)) and isinstance(theirs, (int, float))
-    return numbers and ours * grown == theirs * rows
+    if not isinstance(ours, (int, float)) or not isinstance(theirs, (int, float)):
+        return False
+    return ours * grown == theirs * rows
 
 
 def _between(found: Sum) -> list[fx.Node]:

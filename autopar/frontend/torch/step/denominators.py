@@ -21,7 +21,7 @@ from torch import fx
 from autopar.frontend.torch.capture.described import Denominator
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.capture.origin import is_backward
-from autopar.frontend.torch.step.terms import TOTALS, Term, ancestors, arg, reached, trained
+from autopar.frontend.torch.step.terms import TOTALS, Term, Terms, ancestors, arg, reached, trained
 from autopar.ir.ops.losses.nll import SUM
 
 aten = torch.ops.aten
@@ -138,6 +138,7 @@ class _Count:
 
 
 def _count_of(joint: Joint, term: Term) -> _Count:
+    _check_linear(joint, term)
     if term.kind == "ratio":
         local = divisor(term)
         _check_users(joint, local, term.node)
@@ -151,6 +152,16 @@ def _count_of(joint: Joint, term: Term) -> _Count:
         raise Uncounted  # A sum over a few thousand targets exceeds its range.
     result = _weights(count.graph, made[target], made.get(weight), ignored)
     return replace(count, result=_call(count.graph, aten.sum.default, result, dtype=torch.float32))
+
+
+def _check_linear(joint: Joint, term: Term) -> None:
+    """Refuses a term that the loss depends on in other ways than as one."""
+    loss, terms = joint.outputs[0], Terms(joint)
+    if term.node not in [each.node for each in terms.of(loss)]:
+        raise Uncounted
+    behind = reached([term.node]) & ancestors([loss])
+    if not behind <= {term.node, *terms.linear}:
+        raise Uncounted
 
 
 def _check_users(joint: Joint, local: fx.Node, ratio: fx.Node) -> None:

@@ -121,9 +121,15 @@ class Terms:
 
     Args:
         joint: The captured graph.
+
+    Attributes:
+        varying: The nodes that depend on the batch.
+        trained: The nodes that depend on parameters.
+        linear: The nodes that were passed on the way.
     """
 
     def __init__(self, joint: Joint) -> None:
+        self.linear: set[fx.Node] = set()
         self.varying = reached(joint.batch)
         self.trained = trained(joint)
 
@@ -134,8 +140,10 @@ class Terms:
         if node not in self.varying:
             yield Term("steady", node)
         elif node.target in _PASSED:
+            self.linear.add(node)
             yield from self.of(node.args[0])
         elif node.target in _SUMS:
+            self.linear.add(node)
             yield from (term for each in node.args[:2] for term in self.of(each))
         elif node.target in (aten.mul.Tensor, aten.div.Tensor):
             yield from self._of_product(node)
@@ -144,12 +152,11 @@ class Terms:
 
     def _of_product(self, node: fx.Node) -> Iterator[Term]:
         one, other = node.args[:2]
-        if other not in self.varying:
-            yield from self.of(one)
-        elif one not in self.varying and node.target is aten.mul.Tensor:
-            yield from self.of(other)
-        else:
+        if other in self.varying and (one in self.varying or node.target is aten.div.Tensor):
             yield Term("ratio" if self._is_ratio(node) else "other", node)
+            return
+        self.linear.add(node)
+        yield from self.of(one if other not in self.varying else other)
 
     def _is_ratio(self, node: fx.Node) -> bool:
         """Whether an op divides sums by a number that no parameter has a part in."""
