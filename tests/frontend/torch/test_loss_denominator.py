@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,3 +219,34 @@ def test_the_report_of_a_compiled_step_tells() -> None:
     options: dict[str, Any] = {"mesh": 2, "strategy": None, "optimizer": optimizer, "loss": root}
     compiled = autopar.compile(model, batch_of(8), accumulate=4, **options)
     assert "per microbatch" in {entry.category for entry in compiled.report}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["data:0", "fsdp:0", "tensor:0"])
+def test_meshes_and_short_batches_have_the_losses_of_whole_batches(
+    tmp_path: Path, strategy: str
+) -> None:
+    torch.manual_seed(0)
+    model, batches = Net(), [batch_of(8), batch_of(7), batch_of(8)]
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    autopar.compile(
+        model,
+        batches[0],
+        mesh=2,
+        strategy=strategy,
+        loss=weighted,
+        optimizer=optimizer,
+        accumulate=4,
+        loss_denominator="batch",
+        more_batches=[batches[1]],
+    ).save(tmp_path / "build")
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        found = [float(trainer.step(batch)) for batch in batches]
+    expected = []
+    for x, target in batches:
+        optimizer.zero_grad()
+        loss = weighted(model(x), target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        expected.append(loss.item())
+    assert found == pytest.approx(expected, rel=1e-5)
