@@ -113,15 +113,9 @@ class _Loss:
 
     def divided(self, kinds: Sequence[Kind]) -> dict[Rows, Joint]:
         """Returns the captured graphs with the denominators of the whole batch."""
+        at = [number for number, kind in enumerate(kinds) if kind in ("counted", "ratio")]
         return {
-            rows: with_denominators(
-                joint,
-                [
-                    term
-                    for term, kind in zip(self.terms[rows], kinds, strict=True)
-                    if kind in ("counted", "ratio")
-                ],
-            )
+            rows: with_denominators(joint, [self.terms[rows][number] for number in at])
             for rows, joint in self._joints.items()
         }
 

@@ -165,11 +165,11 @@ def _check_linear(joint: Joint, term: Term) -> None:
 
 
 def _check_users(joint: Joint, local: fx.Node, ratio: fx.Node) -> None:
-    """Refuses a number that the loss depends on in other ways than by being divided by it."""
-    for user in local.users:
-        other = user is not ratio and not is_backward(user) and user.op == "call_function"
-        if other and joint.outputs[0] in reached([user]):
-            raise Uncounted
+    """Refuses a number that the loss or a gradient depends on but by being divided by it."""
+    others = [user for user in local.users if user is not ratio and not is_backward(user)]
+    behind = reached(user for user in others if user.op == "call_function")
+    if joint.outputs[0] in behind or any(map(is_backward, behind)):
+        raise Uncounted
 
 
 def total_of(local: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
