@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.lower.exported import GraphInput, GraphOutput
-from autopar.frontend.torch.capture.fake import Stored
+from autopar.frontend.torch.capture.fake import Stored, is_absent
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.capture.origin import is_backward, module_of
 from autopar.frontend.torch.conditions.assumptions import Assumed
@@ -235,15 +235,25 @@ class Inputs:
         }
         self.constants: dict[fx.Node, fx.Node] = {}
         self.constant_values: dict[str, Tensor] = {}
-        constants = (each for joint in joints for each in joint.constants.items())
-        for at, (node, tensor) in enumerate(constants):
-            name = f"constant.{at}"
-            held = step.input(GraphInput(name, "constant"), storable(tensor))
-            self.constants[node] = _complex(step, held, tensor)
-            self.constant_values[name] = tensor
+        for joint in joints:
+            self._add_constants(step, joint, [*joints[0].constants.items()])
         self.labels = labels
         self.tensors = batch
         self.batch: list[fx.Node] = []
+
+    def _add_constants(
+        self, step: Step, joint: Joint, first: Sequence[tuple[fx.Node, Tensor]]
+    ) -> None:
+        """Adds the constants of a graph that aren't those of the first one in their place."""
+        for at, (node, tensor) in enumerate(joint.constants.items()):
+            like, known = first[at] if at < len(first) else (node, tensor)
+            if like in self.constants and _is_same(tensor, known):
+                self.constants[node] = self.constants[like]
+                continue
+            name = f"constant.{len(self.constant_values)}"
+            held = step.input(GraphInput(name, "constant"), storable(tensor))
+            self.constants[node] = _complex(step, held, tensor)
+            self.constant_values[name] = tensor
 
     def add_batch(self, step: Step) -> None:
         """Adds the batch, which comes after all that is stored."""
@@ -256,6 +266,13 @@ def storable(constant: Tensor) -> Tensor:
     if constant.dtype != torch.complex128:
         return constant
     return torch.view_as_real(constant.resolve_conj())
+
+
+def _is_same(tensor: Tensor, other: Tensor) -> bool:
+    """Whether constants are alike; absent ones never are."""
+    if is_absent(tensor) or is_absent(other) or tensor.dtype != other.dtype:
+        return False
+    return torch.equal(tensor, other)
 
 
 def _complex(step: Step, stored: fx.Node, tensor: Tensor) -> fx.Node:
