@@ -104,7 +104,7 @@ class RandomStep:
     Attributes:
         model: The model, in float64.
         microbatches: Their number.
-        rows: Of each.
+        rows: Of all of them, which needn't divide.
         clips: Whether gradients are clipped.
         adam: Whether the optimizer is AdamW, or SGD with momentum.
         options: Of the compilation.
@@ -133,10 +133,11 @@ class RandomStep:
         stages = processes * SCHEDULES[schedule].turns
         marked = chosen.random() < 0.6
         strategies = ["auto", None, *(f"{preset}:{axis}" for preset, axis in _presets(mesh))]
+        model, microbatches = Model(chosen, stages if marked else 0), chosen.choice([1, 2, 3, 4, 6])
         return cls(
-            model=Model(chosen, stages if marked else 0).double(),
-            microbatches=chosen.choice([1, 2, 3, 4, 6]),
-            rows=chosen.choice([1, 2, 3]),
+            model=model.double(),
+            microbatches=microbatches,
+            rows=chosen.choice([1, 2, 3]) * microbatches + chosen.choice([0, 0, microbatches // 2]),
             clips=chosen.random() < 0.5,
             adam=chosen.random() < 0.5,
             options={
@@ -151,7 +152,7 @@ class RandomStep:
     def batch(self) -> tuple[Tensor, Tensor]:
         """The batch: ids and targets."""
         generator = torch.Generator().manual_seed(1)
-        shape = (self.rows * self.microbatches, LENGTH)
+        shape = (self.rows, LENGTH)
         ids, target = (torch.randint(0, WORDS, shape, generator=generator) for _ in range(2))
         return ids, target
 
@@ -168,14 +169,15 @@ class RandomStep:
         )
 
     def on_one_device(self) -> list[float]:
-        """Returns the losses of a loop that accumulates gradients."""
+        """Returns the losses of a loop that accumulates gradients, by rows."""
         model = copy.deepcopy(self.model)
         optimizer, losses = self._optimizer(model), []
         for _ in range(STEPS):
             optimizer.zero_grad()
             total = 0.0
-            for part in zip(*(each.chunk(self.microbatches) for each in self.batch), strict=True):
-                value = loss(model(part[0]), part[1]) / self.microbatches
+            parts = (each.tensor_split(self.microbatches) for each in self.batch)
+            for ids, target in zip(*parts, strict=True):
+                value = loss(model(ids), target) * len(ids) / self.rows
                 value.backward()  # type: ignore[no-untyped-call]
                 total += value.item()
             if self.clips:

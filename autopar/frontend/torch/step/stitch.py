@@ -322,7 +322,9 @@ def compute(
         for tangent in joint.written_tangents.values():
             given[tangent] = _zeros(step, tangent, place)
         for denominator, total in zip(joint.denominators, totals, strict=True):
-            share = step.call(place, aten.mul.Scalar, total, weight)
+            # A count times a number would have torch's default dtype.
+            wide = torch.promote_types(denominator.dtype, torch.float32)
+            share = step.call(place, aten.mul.Scalar, step.cast(place, total, wide), weight)
             given[denominator.given] = step.cast(place, share, denominator.dtype)
         parts.append(_Part(joint, step.copy(joint.graph, given, "forward", number)))
         buffers = parts[-1].named(joint.updates)
