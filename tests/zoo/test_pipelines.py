@@ -1,4 +1,4 @@
-"""Models from elsewhere, cut into stages by predicted seconds, train as on one device."""
+"""Models from elsewhere, cut into stages by predicted seconds, do as one device does."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import autopar
+from autopar.runtime.api import run
 from tests.zoo.models import ZOO, Example
 from tests.zoo.training import (
     LEARNING_RATE,
@@ -24,6 +25,9 @@ from tests.zoo.training import (
 
 FAST = (("gpt2", "zb-v"), ("t5", "1f1b"))
 """Tied embeddings; and an encoder, of whose output each stage of the decoder reads."""
+
+INFERRED = ("bert", "t5")
+"""Whose inference is always compared."""
 
 CASES = [
     ("pp=2", "1f1b", None, 3),
@@ -92,3 +96,39 @@ def test_pipelines_train_as_one_device(
         step.save(build)
         found = train_on_mesh(build, example).losses
     torch.testing.assert_close(found, accumulated(example, microbatches), rtol=TOLERANCE, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "microbatches"),
+    [
+        pytest.param(name, *case, marks=() if name in INFERRED else pytest.mark.slow)
+        for name in ZOO
+        for case in (("1", 3), ("pp=2", 4), ("pp=2,dp=2", 2))
+    ],
+)
+def test_batches_in_microbatches_give_the_same(
+    tmp_path: Path, name: str, mesh: str, microbatches: int
+) -> None:
+    example = ZOO[name]()
+    model = example.model.eval()
+    given = example.batch(0) if example.loss is None else example.batch(0)[0]
+    with torch.no_grad():
+        made = model(**given) if example.loss is None else model(*_listed(given))
+    wanted = [each for each in pytree.tree_leaves(_plain(made)) if isinstance(each, Tensor)]
+    pipeline = "pp" if "pp" in mesh else ""
+    compiled = autopar.compile(
+        model, given, mesh=mesh, pipeline=pipeline, microbatches=microbatches
+    )
+    compiled.save(tmp_path / "build")
+    labels = [port.label for port in compiled.source.signature.inputs if port.role == "input"]
+    feeds = given if example.loss is None else dict(zip(labels, _listed(given), strict=True))
+    found = run(tmp_path / "build", feeds, virtual=True)
+    torch.testing.assert_close([*found.values()], wanted, rtol=1e-4, atol=1e-5)
+
+
+def _listed(given: Any) -> tuple[Tensor, ...]:
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _plain(made: Any) -> Any:
+    return dict(made) if hasattr(made, "keys") else made
