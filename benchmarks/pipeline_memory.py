@@ -60,7 +60,10 @@ class Model(nn.Module):
         x = self.tokens(x) if number == 0 else x
         for layer in self.layers[number * each : (number + 1) * each]:
             x = layer(x)
-        return self.head(self.norm(x)) if number == STAGES - 1 else x
+        if number < STAGES - 1:
+            return x
+        logits: Tensor = self.head(self.norm(x))
+        return logits
 
     def forward(self, x: Tensor) -> Tensor:
         for number in range(STAGES):
