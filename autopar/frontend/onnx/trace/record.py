@@ -24,8 +24,23 @@ from autopar.frontend.lower.open_sizes import is_static
 from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type_of
 from autopar.frontend.onnx.model.problems import Problems
-from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array, to_bind, to_fix
-from autopar.frontend.onnx.trace.sized import SIZED, Expressions, array_of, is_known
+from autopar.frontend.onnx.trace.node import (
+    Array,
+    Node,
+    Refused,
+    Undecided,
+    as_array,
+    to_bind,
+    to_fix,
+)
+from autopar.frontend.onnx.trace.sized import (
+    SIZED,
+    Expressions,
+    OpenIndex,
+    TooSmall,
+    array_of,
+    is_known,
+)
 from autopar.frontend.onnx.trace.trace import Trace, stand_in
 from autopar.frontend.onnx.trace.values import (
     Failed,
@@ -120,7 +135,11 @@ class Recorder:
 
     def refuse(self, node: Node, refusal: Refused) -> None:
         """Notes that a node can't be expressed."""
-        self.problems.add(node.label, self.trace.sizes.named(str(refusal)), refusal.advice)
+        sizes, advice = self.trace.sizes, refusal.advice
+        if isinstance(refusal, Undecided):
+            advise = to_bind if refusal.by_range else to_fix
+            advice = advise(", ".join(sizes.names(refusal.sizes)))
+        self.problems.add(node.label, sizes.named(str(refusal)), advice)
 
     def content(self, value: Value) -> torch.Tensor | None:
         """Returns the content of a value, computed now if that is possible; else None.
@@ -186,7 +205,14 @@ class Recorder:
         kind = node.element_type(node.integer("to")) if node.op_type == "Cast" else sized[0].kind
         if kind.carrier.is_floating_point:
             return None
-        return [_as_value(compute(node, given), kind)]
+        try:
+            return [_as_value(compute(node, given), kind)]
+        except TooSmall as error:
+            if not self.trace.sizes.is_at_least(error.size, error.least, node):
+                raise
+            return self._run_sized(node, inputs)
+        except OpenIndex:
+            return None
 
     def _open_shape(self, node: Node, inputs: Sequence[Value]) -> Sequence[IntExpr] | None:
         """Returns the shape that a node asks for, if it is open; None otherwise."""

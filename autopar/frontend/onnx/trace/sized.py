@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autopar.frontend.onnx.ops.shape.layout import as_axes
-from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.node import Node, Refused, Undecided
 from autopar.ir.expr.expression import (
     Expr,
     IntExpr,
@@ -66,10 +66,33 @@ def _minus(left: IntExpr, right: IntExpr) -> IntExpr:
     return left - right
 
 
+class TooSmall(Undecided):
+    """What a node computes of sizes is known where one of them is large enough.
+
+    Args:
+        what: What isn't known else.
+        size: It.
+        least: How large it must be.
+    """
+
+    def __init__(self, what: str, size: IntExpr, least: int) -> None:
+        super().__init__(what, size)
+        self.size = size
+        self.least = least
+
+
+class OpenIndex(Refused):
+    """Which elements are taken isn't known while a model is imported."""
+
+
 def _quotient(left: IntExpr, right: IntExpr) -> IntExpr:
     """ONNX rounds towards 0; that is the same where nothing is negative."""
+    if is_at_least(left, 0) and not is_at_least(right, 1) and not isinstance(right, int):
+        raise TooSmall(f"{right}, by which it divides, may be 0", right, 1)
     if not is_at_least(left, 0) or not is_at_least(right, 1):
-        raise Refused(f"the quotient of {left} and {right} isn't known for every size")
+        raise Undecided(
+            f"the quotient of {left} and {right} isn't known for every size", left, right
+        )
     return left // right
 
 
@@ -82,14 +105,14 @@ def _integers(node: Node, name: str, given: Expressions | None) -> list[int] | N
     if given is None:
         return node.integers(name)
     if not is_known(given):
-        raise Refused(f"its {name} {shape_str(given.flat)} are open")
+        raise OpenIndex(f"its {name} {shape_str(given.flat)} are open")
     return [int(item) for item in given.flat]
 
 
 def _gather(node: Node, inputs: Inputs) -> Expressions:
     data, index = _given(inputs[0]), _given(inputs[1])
     if not is_known(index):
-        raise Refused(f"its indexes {shape_str(index.flat)} are open")
+        raise OpenIndex(f"its indexes {shape_str(index.flat)} are open")
     return np.asarray(np.take(data, index.astype(np.int64), axis=node.integer("axis")), object)
 
 
@@ -162,7 +185,8 @@ def _compared(
         def decide(left: IntExpr, right: IntExpr) -> bool:
             found = holds(left, right)
             if found is None:
-                raise Refused(f"how {left} and {right} compare isn't the same for every size")
+                what = f"how {left} and {right} compare isn't the same for every size"
+                raise Undecided(what, left, right)
             return found
 
         return np.asarray(np.frompyfunc(decide, 2, 1)(*map(_given, inputs)), dtype=object)
