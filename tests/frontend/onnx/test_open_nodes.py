@@ -197,6 +197,7 @@ LAYERS = {
     "gru": ("GRU", 3, {"linear_before_reset": 1}),
     "rnn": ("RNN", 1, {}),
     "rnn of relu": ("RNN", 1, {"activations": ["Relu"] * 2}),
+    "lstm without biases": ("LSTM", 4, {}),
 }
 
 
@@ -207,12 +208,13 @@ def test_recurrent_layers_take_any_length(
     layer: str, direction: str, layout: int, tmp_path: Path
 ) -> None:
     kind, gates, more = LAYERS[layer]
+    bias = "_" if "without" in layer else "bias"
     ways = 2 if direction == "bidirectional" else 1
     more = {key: names[:ways] if isinstance(names, list) else names for key, names in more.items()}
     states = "h c" if kind == "LSTM" else "h"
     outputs = " ".join(["y", *(f"y{state}" for state in states.split())])
     each = node(
-        kind, f"x w r bias _ {states}", outputs, direction=direction, layout=layout,
+        kind, f"x w r {bias} _ {states}", outputs, direction=direction, layout=layout,
         hidden_size=5, **more,
     )  # fmt: skip
     dice = np.random.default_rng(0)

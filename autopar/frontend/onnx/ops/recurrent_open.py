@@ -80,9 +80,15 @@ class OpenSequences:
         time = 1 if self.batch_first else 0
         x = self.x.flip(time) if backward else self.x
         params = [each for at in range(self.w.shape[0]) for each in self._params(mode, at)]
-        both, biases = self.w.shape[0] == 2, self.b is not None
         y, *ends = recurrent_layers(
-            mode, x, self._states(), params, biases, 1, both, self.batch_first
+            mode,
+            x,
+            self._states(),
+            params,
+            num_layers=1,
+            has_biases=self.b is not None,
+            bidirectional=self.w.shape[0] == 2,
+            batch_first=self.batch_first,
         )
         y = y.reshape([*y.shape[:2], self.w.shape[0], self.r.shape[-1]])
         y = y.flip(time) if backward else y
@@ -96,7 +102,8 @@ class OpenSequences:
         first = tuple(named[: len(activations)])
         mode = _MODES.get((node.op_type, first))
         other = [name for name, given in self.more.items() if given is not None]
-        other += [name for name in ("clip", "input_forget") if node.has(name)]
+        other += ["clip"] if node.number("clip") else []
+        other += ["input_forget"] if node.flag("input_forget") else []
         if mode is None or set(zip(*[iter(named)] * len(first), strict=True)) != {first}:
             other.append(f"activations {named}")
         if node.op_type == "GRU" and not node.flag("linear_before_reset"):
