@@ -64,28 +64,28 @@ class OpenInputs:
             given = _shape(inputs.get(port.user_label))
             for at, size in sizes if len(given) == len(port.shape) else ():
                 seen = _Seen(given[at], at, port)
-                if not size.admits(seen.count):
+                if not size.admits(seen.number):
                     problems.append(f"{seen}; {limits_text(size)}")
                 first = found.setdefault(size.name, seen)
-                if first.count != seen.count:
+                if first.number != seen.number:
                     problems.append(f"{seen}, but {first}; both are {size.name}")
         if problems:
             raise InvalidInputError("\n".join(problems))
         if self._program.relations:
-            counts = {name: seen.count for name, seen in found.items()}
+            counts = {name: seen.number for name, seen in found.items()}
             check_relations(self._program, counts, {n: str(seen) for n, seen in found.items()})
-        return self._planned | {name: seen.count for name, seen in found.items()}
+        return self._planned | {name: seen.number for name, seen in found.items()}
 
 
 class _Seen(NamedTuple):
-    """Where a size was seen: `count` elements, along a dimension of an input."""
+    """Where a size was seen: so many elements, along a dimension of an input."""
 
-    count: int
+    number: int
     at: int
     port: Port
 
     def __str__(self) -> str:
-        return f"dimension {self.at} of input {self.port.user_label!r} is {self.count}"
+        return f"dimension {self.at} of input {self.port.user_label!r} is {self.number}"
 
 
 def check_relations(program: Program, sizes: Sizes, said: Mapping[str, str] | None = None) -> None:
