@@ -139,8 +139,8 @@ def _passed_on(op: Op, flow: Dataflow) -> Number | None:
         found = at_first_key(source, flow)
         is_bool = flow.value(op.results[0]).dtype == "bool"
         return bool(found) if is_bool and found is not None else found
-    last = {flow.shape(name)[-1:] for name in (source, op.results[0])} if source else set()
-    widened = op.kind == "aten.expand.default" and (1,) in last
-    if op.kind in _KEPT and (len(last) == 1 or widened):
-        return at_first_key(source, flow)
-    return None
+    if op.kind not in _KEPT or not source:
+        return None
+    before, after = (flow.shape(name)[-1:] for name in (source, op.results[0]))
+    widened = op.kind == "aten.expand.default" and before in ((), (1,))
+    return at_first_key(source, flow) if widened or before == after else None
