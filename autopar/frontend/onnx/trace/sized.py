@@ -25,6 +25,7 @@ from autopar.ir.expr.expression import (
     shape_str,
 )
 from autopar.ir.expr.facts import is_at_least, is_equal, is_less
+from autopar.ir.expr.periodic import least_value
 
 Expressions = npt.NDArray[Any]
 """An array of objects: numbers and expressions."""
@@ -87,13 +88,21 @@ class OpenIndex(Refused):
 
 def _quotient(left: IntExpr, right: IntExpr) -> IntExpr:
     """ONNX rounds towards 0; that is the same where nothing is negative."""
-    if is_at_least(left, 0) and not is_at_least(right, 1) and not isinstance(right, int):
+    if _is_natural(left) and not is_at_least(right, 1) and not isinstance(right, int):
         raise TooSmall(f"{right}, by which it divides, may be 0", right, 1)
-    if not is_at_least(left, 0) or not is_at_least(right, 1):
+    if not _is_natural(left) or not is_at_least(right, 1):
         raise Undecided(
             f"the quotient of {left} and {right} isn't known for every size", left, right
         )
     return left // right
+
+
+def _is_natural(size: IntExpr) -> bool:
+    """Returns whether an expression is never negative, as what lacks to a multiple."""
+    if is_at_least(size, 0):
+        return True
+    least = least_value(size)
+    return least is not None and least >= 0
 
 
 def _remainder(left: IntExpr, right: IntExpr) -> IntExpr:

@@ -215,7 +215,17 @@ def _tile(node: Node, x: torch.Tensor, repeats: Array) -> torch.Tensor:
     counts = as_ints(repeats)
     if len(counts) != x.ndim:
         raise Refused(f"{len(counts)} repeats for {x.ndim} dimensions")
+    if any(isinstance(count, torch.SymInt) for count in counts):
+        return _tile_open(x, counts)
     return x if all(count == 1 for count in counts) else x.repeat(counts)
+
+
+def _tile_open(x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """Tiles by counts that are open: torch asks whether one is 0 or 1."""
+    pairs = [each for pair in zip(counts, x.shape, strict=True) for each in pair]
+    single = [each for size in x.shape for each in (1, size)]
+    sizes = [count * size for count, size in zip(counts, x.shape, strict=True)]
+    return x.reshape(single).expand(pairs).reshape(sizes)
 
 
 def _slice(
@@ -255,20 +265,16 @@ def _slice_axis(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
 
 
 def _slice_open(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
-    """Slices where the size, or a bound, is open.
-
-    Raises:
-        Refused: If it depends on the size which elements are taken.
-    """
+    """Slices where the size, or a bound, is open."""
     size, step = x.shape[axis], part.step
     if step < 0:
         return _slice_open(x.flip(axis), axis, slice(-1 - part.start, -1 - part.stop, -step))
     first, last = (_clamped(bound, size) for bound in (part.start, part.stop))
-    length = -(-(last - first) // step)
     if is_sure(last <= first):
-        length = 0
+        last = first
     elif not is_sure(first <= last) and not _is_ordered(part, last is size):
-        raise Undecided(f"whether {first} is before {last} decides what it takes", first, last)
+        last = larger(first, last)
+    length = -(-(last - first) // step)
     if step == 1:
         return x if is_sure(length == size) else x.narrow(axis, first, length)
     index = [slice(None)] * axis + [slice(first, last, step)]
