@@ -12,9 +12,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from autopar.frontend.onnx.ops.shape.layout import as_axes
 from autopar.frontend.onnx.trace.node import Node, Refused, Undecided
+from autopar.frontend.onnx.trace.ratios import (
+    EXACT,
+    RATIOS,
+    Ratio,
+    cast_to_float,
+    cast_to_integer,
+)
 from autopar.ir.expr.expression import (
     Expr,
     IntExpr,
@@ -32,6 +40,9 @@ Expressions = npt.NDArray[Any]
 
 Inputs = Sequence[Expressions | None]
 
+Compute = Callable[[Node, Inputs], Expressions]
+"""Returns what a node makes of its inputs."""
+
 
 def array_of(sizes: Sequence[IntExpr]) -> Expressions:
     """Returns a list of sizes as an array."""
@@ -42,7 +53,8 @@ def array_of(sizes: Sequence[IntExpr]) -> Expressions:
 
 def is_known(array: Expressions) -> bool:
     """Returns whether all elements are numbers."""
-    return not any(isinstance(item, Expr) for item in array.flat)
+    numbers = (item.numerator if isinstance(item, Ratio) else item for item in array.flat)
+    return not any(isinstance(number, Expr) for number in numbers)
 
 
 def _elementwise(fold: Callable[[IntExpr, IntExpr], IntExpr]) -> Callable[[Node, Inputs], Any]:
@@ -215,7 +227,7 @@ def _same(node: Node, inputs: Inputs) -> Expressions:
     return _given(inputs[0])
 
 
-SIZED: Mapping[str, Callable[[Node, Inputs], Expressions]] = {
+SIZED: Mapping[str, Compute] = {
     "Identity": _same,
     "Cast": _same,
     "Gather": _gather,
@@ -241,3 +253,25 @@ SIZED: Mapping[str, Callable[[Node, Inputs], Expressions]] = {
     "GreaterOrEqual": _compared(_not(is_less)),
 }
 """What computes with open sizes while a model is imported, by ONNX operator."""
+
+_LAID_OUT = ("Identity", "Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape")
+"""Operators that take elements as they are."""
+
+
+def computation(op_type: str, given: torch.dtype, wanted: torch.dtype) -> Compute | None:
+    """Returns what computes an operator of sizes; None if that is left to the program.
+
+    Args:
+        op_type: The operator.
+        given: The dtype of the sizes.
+        wanted: That of the result; it differs where the operator casts.
+    """
+    if not given.is_floating_point and not wanted.is_floating_point:
+        return SIZED.get(op_type)
+    if given not in EXACT and wanted not in EXACT:
+        return None
+    if op_type == "Cast":
+        if given.is_floating_point == wanted.is_floating_point:
+            return _same if given in EXACT and wanted in EXACT else None
+        return cast_to_float if wanted.is_floating_point else cast_to_integer
+    return SIZED[op_type] if op_type in _LAID_OUT else RATIOS.get(op_type)
