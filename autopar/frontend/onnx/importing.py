@@ -90,7 +90,7 @@ def record_model(
         if not sizes.are_known(part) and label in {problem.where for problem in problems.found}:
             continue
         told, names = sizes.told(part)
-        advice = to_bind(names, sizes.ranges_within(part))
+        advice = to_bind(names, sizes.ranges_within(part)) if names else ""
         problems.add(label, f"it computes something else unless {told}", advice)
     problems.raise_if_any()
     recorder.trace.finish(wanted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import sympy
@@ -36,6 +37,7 @@ from autopar.frontend.onnx.trace.node import (
 )
 from autopar.frontend.onnx.trace.ratios import Inexact, Ratio, ratios_of
 from autopar.frontend.onnx.trace.sized import (
+    Compute,
     Expressions,
     OpenIndex,
     TooSmall,
@@ -204,20 +206,24 @@ class Recorder:
         sized = [value for value in inputs if isinstance(value, Sized)]
         if not sized or node.domain:
             return None
-        given = [self._expressions(value) for value in inputs]
-        unknown = (v is not None and each is None for v, each in zip(inputs, given, strict=True))
+        unknown = (v is not None and self._expressions(v) is None for v in inputs)
         kind = node.element_type(node.integer("to")) if node.op_type == "Cast" else sized[0].kind
         compute = computation(node.op_type, sized[0].kind.carrier, kind.carrier)
         if compute is None or any(unknown):
             return None
         try:
-            return [_as_value(compute(node, given), kind)]
+            return [_as_value(self._narrowed(node, compute, inputs), kind)]
+        except (OpenIndex, Inexact):
+            return None
+
+    def _narrowed(self, node: Node, compute: Compute, inputs: Sequence[Value]) -> Expressions:
+        """Returns what a node makes of sizes, which are narrowed where they must be larger."""
+        try:
+            return compute(node, [self._expressions(value) for value in inputs])
         except TooSmall as error:
             if not self.trace.sizes.is_at_least(error.size, error.least, node):
                 raise
-            return self._run_sized(node, inputs)
-        except (OpenIndex, Inexact):
-            return None
+            return compute(node, [self._expressions(value) for value in inputs])
 
     def _open_shape(self, node: Node, inputs: Sequence[Value]) -> Sequence[IntExpr] | None:
         """Returns the shape that a node asks for, if it is open; None otherwise."""
@@ -236,7 +242,8 @@ class Recorder:
         if not isinstance(value, Known) or value.tensor.numel() > FEW_CONVERTED:
             return None
         if value.tensor.is_floating_point():
-            return ratios_of(as_array(value.tensor))
+            found: Expressions | None = ratios_of(as_array(value.tensor))
+            return found
         return value.tensor.numpy().astype(object)
 
     def _renewed(self, number: IntExpr | Ratio) -> IntExpr | Ratio:
@@ -272,7 +279,8 @@ class Recorder:
 
     def _scalar(self, number: IntExpr | Ratio, dtype: torch.dtype) -> torch.Tensor:
         ratio = number if isinstance(number, Ratio) else Ratio(number)
-        scalar = torch.full((), self.trace.sizes.symbolic(ratio.numerator), dtype=dtype)
+        size: Any = self.trace.sizes.symbolic(ratio.numerator)
+        scalar = torch.full((), size, dtype=dtype)
         return scalar if ratio.denominator == 1 else scalar / ratio.denominator
 
     def _concrete(self, value: Value) -> Value:

@@ -273,5 +273,7 @@ def computation(op_type: str, given: torch.dtype, wanted: torch.dtype) -> Comput
     if op_type == "Cast":
         if given.is_floating_point == wanted.is_floating_point:
             return _same if given in EXACT and wanted in EXACT else None
-        return cast_to_float if wanted.is_floating_point else cast_to_integer
+        if wanted.is_floating_point:
+            return cast_to_float
+        return cast_to_integer if wanted in (torch.int32, torch.int64) else None
     return SIZED[op_type] if op_type in _LAID_OUT else RATIOS.get(op_type)

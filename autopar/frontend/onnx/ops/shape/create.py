@@ -79,13 +79,11 @@ def _open_range(first: int, last: int, step: int, dtype: torch.dtype) -> torch.T
     if not is_sure(step >= 1) and not is_sure(step <= -1):
         what = f"a range from {first} to {last} in steps of {step}"
         raise Undecided(what, first, last, step)
-    count = (
-        (last - first + step - 1) // step
-        if is_sure(step > 0)
-        else (first - last - step - 1) // -step
-    )
+    is_up = is_sure(step > 0)
+    length, stride = (last - first, step) if is_up else (first - last, -step)
+    count = (length + stride - 1) // stride
     count = count if is_sure(count >= 0) else larger(0, count)
-    if is_sure(step > 0):
+    if is_up:
         return torch.arange(first, first + count * step, step, dtype=dtype)
     return torch.arange(count, dtype=dtype) * step + first
 
