@@ -78,6 +78,24 @@ CASES = {
         {"weight": np.ones((4, 2, 3), np.float32)},
         {"b": 2, "c": 2, "l": 6},
     ),
+    "a norm of channels that a scale fixes": (
+        node("InstanceNormalization", "x scale bias", "y"),
+        {"x": (FLOAT, ["b", "c", "l"])},
+        {"scale": np.array([1, 2, 3], np.float32), "bias": np.zeros(3, np.float32)},
+        {"b": 2, "c": 3, "l": 4},
+    ),
+    "a norm of groups of channels": (
+        node("GroupNormalization", "x scale bias", "y", num_groups=2),
+        {"x": (FLOAT, ["b", "c", "l"])},
+        {"scale": np.array([1, 2, 3, 4], np.float32), "bias": np.zeros(4, np.float32)},
+        {"b": 2, "c": 4, "l": 3},
+    ),
+    "the largest of each window of a row": (
+        node("MaxPool", "x", "y", kernel_shape=[3], strides=[2], pads=[1, 1], dilations=[2]),
+        {"x": (FLOAT, ["b", "c", "l"])},
+        {},
+        {"b": 2, "c": 3, "l": 9},
+    ),
     "a norm whose width is open": (
         node("LayerNormalization", "x scale", "y"),
         {"x": (FLOAT, ["b", "w"]), "scale": (FLOAT, ["w"])},
@@ -264,9 +282,9 @@ SENTENCES = {
         node("Resize", "x _ _ sizes", "y", axes=[1], mode="linear", antialias=1),
         {"sizes": np.array([4])},
     ),
-    "pad mode 'wrap' by 1 and 1 of h elements": (
+    "pad mode 'wrap' by -1 and 1 of h elements": (
         node("Pad", "x pads", "y", mode="wrap"),
-        {"pads": np.array([0, 1, 0, 1])},
+        {"pads": np.array([0, -1, 0, 1])},
     ),
 }
 
