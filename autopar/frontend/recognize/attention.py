@@ -158,7 +158,7 @@ class Attention:
         op = self.flow.maker(name, "aten.where.self")
         for scores, other, chosen in (("other", "self", True), ("self", "other", False)):
             found, number = text_of(op, scores), self.flow.number(op.arg(other)) if op else None
-            if op is None or number is None or number > LEAST_HIDDEN:
+            if op is None or number is None or not number <= LEAST_HIDDEN:
                 continue
             if self._is_product(found) and self.flow.shape(found) == self.flow.shape(name):
                 self.ops.append(op)
