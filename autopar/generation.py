@@ -174,8 +174,9 @@ class _Decoder:
             ids: The tokens that are new, [batch, length].
             mask: What of all tokens is no padding, [batch, past + length].
         """
-        positions = np.maximum(np.cumsum(mask, 1) - 1, 0)[:, -ids.shape[1] :]
-        feeds = {IDS: ids, MASK: mask, POSITIONS: positions}
+        feeds = {IDS: ids, MASK: mask}
+        if POSITIONS in self._inputs:
+            feeds[POSITIONS] = np.maximum(np.cumsum(mask, 1) - 1, 0)[:, -ids.shape[1] :]
         given = {name: feeds[name] for name in self._inputs}
         (logits,) = self._session.run([self._logits], given)
         return torch.from_numpy(logits[:, -1])
@@ -200,6 +201,8 @@ class _End:
 
     def passed(self, tokens: Ids) -> Ids:
         """Returns the next tokens, padding where a sequence has ended."""
+        if not self.tokens:
+            return tokens
         found = np.where(self.ended, self.padding, tokens)
         self.ended |= np.isin(found, self.tokens)
         return found

@@ -77,7 +77,7 @@ class Compiler:
         mesh: The mesh of DTensors; None in a job of one process.
         first: The first variant.
         labels: Names of the tensors of its call.
-        ignored: What the last variant leaves out of the strategy.
+        remarks: What the user should know of the last variant, on the rank that planned it.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Compiler:
         self.first: Variant | None = None
         self.labels: tuple[str, ...] = ()
         self.mesh: DeviceMesh | None = None
-        self.ignored: list[ReportEntry] = []
+        self.remarks: list[str] = []
 
     @property
     def has_loss(self) -> bool:
@@ -138,7 +138,7 @@ class Compiler:
                 different ones.
         """
         captured = self._captured(wanted)
-        self.ignored.clear()
+        self.remarks.clear()
         plan = self.job.planned(lambda: self._plan(captured, wanted.layouts))
         if self.first is None:
             self.options = replace(self.options, mesh=mesh_of(plan.serial), any_shape=False)
@@ -162,9 +162,11 @@ class Compiler:
         return variant
 
     def _plan(self, captured: Differentiable, layouts: Sequence[Layout]) -> Plan:
-        """Returns the plan of a captured module, and notes what it leaves out of the strategy."""
+        """Returns the plan of a captured module, and notes what the user should know of it."""
         compiled = self._compiled(captured, layouts)
-        self.ignored.extend(each for each in compiled.report if each.category == "ignored")
+        self.remarks.extend(map(frozen_text, captured.frozen))
+        ignored = (each for each in compiled.report if each.category == "ignored")
+        self.remarks.extend(map(ignored_text, ignored))
         return Plan.of(compiled)
 
     def _captured(self, wanted: Wanted) -> Differentiable:
@@ -288,7 +290,13 @@ class Compiler:
         )
 
 
+def frozen_text(entry: ReportEntry) -> str:
+    """Returns a warning of a number that a program doesn't change."""
+    return f"{entry.subject}: {entry.detail}"
+
+
 def ignored_text(entry: ReportEntry) -> str:
+    """Returns a warning of what a strategy doesn't split."""
     place = f" ({entry.loc})" if entry.loc.file else ""
     return f"the strategy's {entry.subject} isn't split: {entry.detail}{place}"
 

@@ -23,7 +23,7 @@ from autopar.frontend.torch import Dynamic
 from autopar.frontend.torch.step.batch import Path, Structure, flatten, input_label
 from autopar.ir.layout import Layout
 from autopar.parallel.calls import Modes, Wanted, check_plain, check_tensors, whole_like
-from autopar.parallel.compiling import Compiler, ignored_text
+from autopar.parallel.compiling import Compiler
 from autopar.parallel.opening import OpenCalls, check_sizes
 from autopar.parallel.parts import peers_of, whole_layout
 from autopar.parallel.sized import SizedVariant, sized
@@ -158,8 +158,8 @@ class Runner:
         variant = self._compiled(wanted)
         found = self._at(variant, wanted.shapes)
         self._variants.setdefault(wanted.key, []).append(variant)
-        for entry in self.compiler.ignored:
-            warnings.warn(ignored_text(entry), stacklevel=4)
+        for remark in self.compiler.remarks:
+            warnings.warn(remark, stacklevel=4)
         self._agree_on_first(found, drawn, known)
         return found
 

@@ -204,6 +204,10 @@ class OpenSizes:
         """Returns an expression with the ranges that its sizes have by now."""
         return substitute(expr, {str(size): size for size in self._ranges.values()})
 
+    def are_known(self, condition: sympy.Basic) -> bool:
+        """Returns whether a condition is about open sizes of the model alone."""
+        return {str(symbol) for symbol in condition.free_symbols} <= self._ranges.keys()
+
     def told(self, condition: sympy.Basic) -> tuple[str, str]:
         """Returns a condition as users read it, and the names of the sizes in it."""
         symbols = map(str, condition.free_symbols)
@@ -213,9 +217,10 @@ class OpenSizes:
         text = str(condition) if spelled is None else f" {spelled} ".join(map(str, condition.args))
         return self.named(text), ", ".join(sorted(used))
 
-    def names(self, sizes: Iterable[SymSize]) -> list[str]:
+    def names(self, sizes: Iterable[SymSize | IntExpr]) -> list[str]:
         """Returns the names of the open sizes of which some are made, each once."""
-        found = (sizes_of(self.expr(size)) for size in sizes)
+        exprs = (self.expr(size) if isinstance(size, torch.SymInt) else size for size in sizes)
+        found = map(sizes_of, exprs)
         return list(dict.fromkeys(each.name for some in found for each in sorted(some, key=str)))
 
     def named(self, text: str) -> str:

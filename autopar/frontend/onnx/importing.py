@@ -84,9 +84,13 @@ def record_model(
     wanted = [item for item in outputs if item is not None]
     sizes = recorder.trace.sizes
     file = Path(model.path).name
-    for label, part in sizes.unmet(file):
+    unmet = sorted(sizes.unmet(file), key=lambda each: not sizes.are_known(each[1]))
+    for label, part in unmet:
+        # What torch makes up of sizes while a node runs follows from what is known of these.
+        if not sizes.are_known(part) and label in {problem.where for problem in problems.found}:
+            continue
         told, names = sizes.told(part)
-        advice = to_bind(names, sizes.ranges_within(part))
+        advice = to_bind(names, sizes.ranges_within(part)) if names else ""
         problems.add(label, f"it computes something else unless {told}", advice)
     problems.raise_if_any()
     recorder.trace.finish(wanted)

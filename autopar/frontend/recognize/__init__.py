@@ -6,6 +6,8 @@ them as arithmetic. Each op costs a call and passes over memory.
     patterns    what is recognized, as what: a row for each
     algebra     formulas as text, and where a program computes them
     attention   attention, whose scores are masked, scaled and shared by heads in many ways
+    masks       what is added to scores, or takes their place
+    first_key   whether every query sees a key
     dataflow    what makes and reads values, and which are known numbers
     recognize   the pass
 """

@@ -1,8 +1,10 @@
 """Attention: `softmax(scale * query @ key^T + mask) @ value`, as files spell it out.
 
 The scale may be on queries, on keys, on both, or on the products; keys and values may be repeated,
-where queries share heads. Rows of nothing but `-inf` are NaN if nothing is done about it, and zeros
-in the fused op. So a mask that may have them is only taken if the file makes zeros of them, too.
+where queries share heads; halves may be widened for the softmax. A mask is added, or takes the
+place of scores. Rows of nothing but `-inf` are NaN if nothing is done about it, and zeros in the
+fused op. So a mask that may have them is only taken if the file makes zeros of them, too, or if
+every query sees the first key, as under a causal mask.
 """
 
 from __future__ import annotations
@@ -12,26 +14,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from autopar.frontend.recognize.algebra import factors_of
+from autopar.frontend.recognize.algebra import NARROW, factors_of
 from autopar.frontend.recognize.dataflow import Dataflow, Instead, dims_of, swapped, text_of
+from autopar.frontend.recognize.masks import (
+    LEAST_HIDDEN,
+    Hidden,
+    broadcasts,
+    mask_of,
+    may_add,
+    may_hide,
+)
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Arg, Op, Ref, Value
 
 KIND = "aten.scaled_dot_product_attention.default"
-DTYPES = frozenset(("bf16", "f32", "f64"))
-"""Those in which no product of queries and keys is infinite, scaled or not."""
+DTYPES = frozenset(("f16", "bf16", "f32", "f64"))
+"""Those that the fused op computes in.
 
+In f16 a large product of queries and keys is infinite, and what a file makes of it no number; the
+fused op computes it in f32.
+"""
 _VIEW, _PERMUTE, _EXPAND = "aten.view.default", "aten.permute.default", "aten.expand.default"
-_MADE_OF_NUMBERS = frozenset(
-    (
-        "aten.mul.Tensor",
-        "aten.sub.Tensor",
-        "aten.where.self",
-        "aten._to_copy.default",
-        _VIEW,
-        _EXPAND,
-    )
-)
+_CAST = "aten._to_copy.default"
 
 
 class Product(NamedTuple):
@@ -66,11 +70,13 @@ class Attention:
         flow: The program.
         ops: What was read that must be read by nothing else.
         scale: What the products of queries and keys are multiplied by.
+        wide: The values in f32 of which narrower ones are made again.
     """
 
     flow: Dataflow
     ops: list[Op] = field(default_factory=list)
     scale: float = 1.0
+    wide: list[str] = field(default_factory=list)
 
     def product(self, name: str) -> Product | None:
         """Reads a matrix product, with the views around it if there are more dimensions than 3."""
@@ -125,6 +131,40 @@ class Attention:
         self.ops.extend((op, asked))
         return guarded, True
 
+    def softmax(self, name: str) -> Op | None:
+        """Reads a softmax, which may compute in f32 for narrower dtypes."""
+        narrowed = self.flow.maker(name, _CAST)
+        inner = text_of(narrowed, "self") if narrowed else name
+        op = self.flow.maker(inner, "aten._softmax.default")
+        if op is None or op.arg("half_to_float", False) is True:
+            return None
+        rank = len(self.flow.shape(inner))
+        if dims_of(op.arg("dim"), rank) != (rank - 1,):
+            return None
+        self.ops.append(op)
+        if narrowed is None:
+            return op
+        widened = self.flow.maker(text_of(op, "self"), _CAST)
+        if widened is None or self.flow.value(inner).dtype != "f32":
+            return None
+        if self.flow.value(name).dtype not in NARROW:
+            return None
+        self.ops.extend((narrowed, widened))
+        self.wide.extend((inner, widened.results[0]))
+        return widened
+
+    def hidden(self, name: str) -> tuple[str, Hidden | None]:
+        """Reads scores of which some are made a number, and what hides them; None if none are."""
+        op = self.flow.maker(name, "aten.where.self")
+        for scores, other, chosen in (("other", "self", True), ("self", "other", False)):
+            found, number = text_of(op, scores), self.flow.number(op.arg(other)) if op else None
+            if op is None or number is None or not number <= LEAST_HIDDEN:
+                continue
+            if self._is_product(found) and self.flow.shape(found) == self.flow.shape(name):
+                self.ops.append(op)
+                return found, Hidden(text_of(op, "condition"), chosen, number)
+        return name, None
+
     def unmasked(self, name: str) -> tuple[str, str]:
         """Reads what a mask is added to, and the mask; "" if there is none."""
         op = self.flow.maker(name, "aten.add.Tensor")
@@ -154,65 +194,42 @@ def attention(root: Op, flow: Dataflow) -> Instead | None:
     if weighted is None:
         return None
     weights, guarded = read.unguarded(weighted.left)
-    softmax = flow.maker(weights, "aten._softmax.default")
-    if softmax is None or softmax.arg("half_to_float", False) is True:
+    softmax = read.softmax(weights)
+    if softmax is None:
         return None
-    read.ops.append(softmax)
-    if dims_of(softmax.arg("dim"), len(flow.shape(weights))) != (len(flow.shape(weights)) - 1,):
-        return None
-    scores, mask = read.unmasked(text_of(softmax, "self"))
+    scores, hidden = read.hidden(text_of(softmax, "self"))
+    scores, mask = (scores, "") if hidden else read.unmasked(scores)
     products = read.product(read.unscaled(scores))
-    if products is None or not _is_allowed(mask, guarded, flow.shape(weights), flow):
+    shape, own = flow.shape(weights), flow.value(root.results[0]).dtype
+    allowed = may_hide(hidden, own, guarded, flow) if hidden else may_add(mask, own, guarded, flow)
+    if products is None or not allowed or not broadcasts(mask or hidden, shape, flow):
         return None
     query, turned = read.unscaled(products.left), read.unscaled(products.right)
     if not _fits(read, root, (query, turned, weighted.right, mask)):
         return None
-    return _written(root, read, (query, turned, weighted.right, mask))
+    return _written(root, read, (query, turned, weighted.right), mask or hidden)
 
 
 def _fits(read: Attention, root: Op, operands: Sequence[str]) -> bool:
     """Returns whether the fused op takes these, and nothing else reads what it won't make."""
     flow, own = read.flow, read.flow.value(root.results[0]).dtype
     named = [name for op in read.ops for name in op.results if op.kind != "aten.isnan.default"]
-    same = all(flow.value(name).dtype == own for name in (*filter(None, operands), *named))
+    narrow = [name for name in (*filter(None, operands), *named) if name not in read.wide]
+    same = all(flow.value(name).dtype == own for name in narrow)
     return own in DTYPES and same and math.isfinite(read.scale) and flow.are_inner(read.ops, root)
 
 
-def _is_allowed(mask: str, guarded: bool, scores: Sequence[IntExpr], flow: Dataflow) -> bool:
-    """Returns whether a mask broadcasts to scores, and rows of `-inf` are as in the fused op."""
-    if not mask:
-        return True
-    shape = flow.shape(mask)
-    if len(shape) < 2 or len(shape) > len(scores):
-        return False
-    if any(size not in (1, all_) for size, all_ in zip(shape[::-1], scores[::-1], strict=False)):
-        return False
-    return guarded or _is_finite(mask, flow)
-
-
-def _is_finite(name: str, flow: Dataflow) -> bool:
-    """Returns whether a mask is made of finite numbers, by products, differences and choices.
-
-    Those may still overflow, as where a mask of integers has others than 0 and 1.
-    """
-    known = flow.numbers.get(name)
-    if known is not None:
-        return math.isfinite(known)
-    if flow.value(name).dtype in ("bool", "i8", "u8", "i16", "i32", "i64"):
-        return True
-    op = flow.makers.get(name)
-    if op is None or op.kind not in _MADE_OF_NUMBERS:
-        return False
-    numbers = [arg for _, arg in op.args if isinstance(arg, float)]
-    return all(map(math.isfinite, numbers)) and all(_is_finite(n, flow) for n in op.operands)
-
-
-def _written(root: Op, read: Attention, operands: Sequence[str]) -> Instead:
-    """Returns the fused op, and before it what brings keys into its order."""
-    query, turned, value, mask = operands
+def _written(
+    root: Op, read: Attention, operands: Sequence[str], mask: str | Hidden | None
+) -> Instead:
+    """Returns the fused op, and before it what brings keys into its order, and makes a mask."""
+    query, turned, value = operands
     flow = read.flow
     key, before, values = _turned_back(turned, root, flow)
     args: dict[str, Arg] = {"query": Ref(query), "key": Ref(key), "value": Ref(value)}
+    if isinstance(mask, Hidden):
+        made = mask_of(mask, root, flow)
+        before, values, mask = (*before, *made.ops), {**values, **made.values}, made.name
     if mask:
         args["attn_mask"] = Ref(mask)
     args["scale"] = read.scale

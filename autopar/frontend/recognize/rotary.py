@@ -1,4 +1,6 @@
-"""Rotary embedding: `x * cos + turned(x) * sin`, whose halves are turned by slices and a negation.
+"""Rotary embedding: `x * cos + turned(x) * sin`, whose halves are turned by a negation.
+
+The halves are slices, or what a split makes.
 
 `turned(x)` is `[-x2, x1]` for the halves `[x1, x2]` of the last dimension. So it is `[x2, x1]`, a
 roll, by `[-sin1, sin2]`, which is computed once for all that are embedded at the same places.
@@ -13,6 +15,7 @@ from autopar.frontend.recognize.dataflow import Dataflow, Instead, dims_of, text
 from autopar.ir.program import Arg, Op, Ref, Value
 
 _MUL, _SLICE, _CAT = "aten.mul.Tensor", "aten.slice.Tensor", "aten.cat.default"
+_SPLIT = "aten.split_with_sizes.default"
 
 
 class Turned(NamedTuple):
@@ -89,6 +92,9 @@ def _turned(name: str, flow: Dataflow) -> Turned | None:
 
 def _half(name: str, flow: Dataflow) -> Half | None:
     """Returns the piece of the last dimension that a value is."""
+    split = flow.maker(name, _SPLIT)
+    if split is not None:
+        return _part(name, split, flow)
     op = flow.maker(name, _SLICE)
     if op is None or op.arg("step", 1) != 1:
         return None
@@ -102,6 +108,16 @@ def _half(name: str, flow: Dataflow) -> Half | None:
         ops.append(whole)
         source = text_of(whole, "self")
     return Half(source, start, tuple(ops))
+
+
+def _part(name: str, split: Op, flow: Dataflow) -> Half | None:
+    """Returns the piece of the last dimension that a part is."""
+    last, sizes = len(flow.shape(name)) - 1, split.arg("split_sizes")
+    if dims_of(split.arg("dim", 0), last + 1) != (last,) or not isinstance(sizes, tuple):
+        return None
+    known = [size for size in sizes if isinstance(size, int)]
+    start = sum(known[: split.results.index(name)])
+    return Half(text_of(split, "self"), start, (split,)) if len(known) == len(sizes) else None
 
 
 class _Writer:

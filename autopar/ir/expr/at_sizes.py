@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from autopar.ir.dims import DimLayout, SubDim
-from autopar.ir.expr.expression import Expr, IntExpr, is_open, substitute
+from autopar.ir.expr.expression import Expr, IntExpr, Size, is_open, substitute
 from autopar.ir.layout import Layout
 from autopar.ir.program import Arg, BoxDim, Function, Op, OpDist, Port, Program, Signature, Value
 
@@ -116,6 +116,8 @@ class _AtSizes:
     def _size(self, size: IntExpr) -> IntExpr:
         if isinstance(size, int):
             return size
+        if isinstance(size, Size):
+            return self.known.get(str(size), size)
         found = self._sizes.get(size)
         if found is None:
             found = self._sizes[size] = substitute(size, self.known)
@@ -156,9 +158,21 @@ class _AtSizes:
         return replace(dist, factors=tuple((name, self._dim(dim)) for name, dim in dist.factors))
 
     def port(self, port: Port) -> Port:
-        box = tuple(tuple(self._boxes(dim)) for dim in port.box)
-        return replace(port, shape=self._shape(port.shape), box=box)
+        shape, box = self._shape(port.shape), tuple(map(self._boxes, port.box))
+        # A new length comes with each token that is generated, and `replace` takes twice as long.
+        return Port(
+            port.name,
+            port.label,
+            port.dtype,
+            shape,
+            port.role,
+            box,
+            port.fill,
+            port.aliases,
+            port.part,
+            port.options,
+        )
 
-    def _boxes(self, dim: tuple[BoxDim, ...]) -> Iterator[BoxDim]:
-        for sub in dim:
-            yield BoxDim(self._size(sub.size), self._size(sub.start), self._size(sub.length))
+    def _boxes(self, dim: tuple[BoxDim, ...]) -> tuple[BoxDim, ...]:
+        each = self._size
+        return tuple(BoxDim(each(sub.size), each(sub.start), each(sub.length)) for sub in dim)

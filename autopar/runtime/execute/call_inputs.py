@@ -12,7 +12,7 @@ from autopar.runtime.execute.sized import Sized, SizedRank
 from autopar.runtime.ports.batches import looks_like_a_part
 from autopar.runtime.ports.dense import odd_kind
 from autopar.runtime.ports.index_bounds import IndexBounds
-from autopar.runtime.ports.open_inputs import sizes_of_inputs
+from autopar.runtime.ports.open_inputs import OpenInputs
 from autopar.runtime.ports.ports import Arrays, check_inputs, user_inputs
 from autopar.runtime.state.open_state import OpenState
 
@@ -39,7 +39,7 @@ class CallInputs:
         open_state: OpenState,
         processes: int,
     ) -> None:
-        self._program = program
+        self._open = OpenInputs(program)
         self._sized = sized
         self._open_state = open_state
         self._processes = processes
@@ -53,7 +53,7 @@ class CallInputs:
             InvalidInputError: If they don't fit the program. Says so if they look like a part of
                 global ones.
         """
-        here = self._sized.at(self._open_state.at(sizes_of_inputs(self._program, given)))
+        here = self._sized.at(self._open_state.at(self._open.sizes(given)))
         try:
             tensors = check_inputs(here.program, given)
         except InvalidInputError as error:

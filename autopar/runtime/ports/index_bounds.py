@@ -37,11 +37,15 @@ _GROWTH = 4
 """How many times as many elements they may make as the inputs have: it is done in each call."""
 
 
+_FEW = 64
+"""How many indices are looked at one by one."""
+
+
 def _wrong(lookup: Lookup, entries: range, index: Tensor) -> int | None:
     """Returns the first number that is out of range; None if there is none."""
     if not index.numel():
         return None
-    low, high = (int(end) for end in index.aminmax())
+    low, high = _ends(index)
     if entries.start <= low and high < entries.stop:
         return None
     outside = (index < entries.start) | (index >= entries.stop)
@@ -49,6 +53,15 @@ def _wrong(lookup: Lookup, entries: range, index: Tensor) -> int | None:
         outside &= index != lookup.ignored
     found = index[outside]
     return int(found.flatten()[0]) if found.numel() else None
+
+
+def _ends(index: Tensor) -> tuple[int, int]:
+    """Returns the smallest and the largest number; of a few, faster than a kernel is called."""
+    if index.numel() <= _FEW:
+        numbers = index.flatten().tolist()
+        return min(numbers), max(numbers)
+    low, high = index.aminmax()
+    return int(low), int(high)
 
 
 def _entries(lookup: Lookup, sizes: Sizes) -> range:

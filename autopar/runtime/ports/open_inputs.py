@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,32 +29,63 @@ def is_left_open(program: Program) -> bool:
 
 
 def sizes_of_inputs(program: Program, inputs: Arrays) -> dict[str, int]:
-    """Returns the open sizes of a call by name.
+    """Returns the open sizes of one call by name; see `OpenInputs.sizes`."""
+    return OpenInputs(program).sizes(inputs)
 
-    Inputs that don't fit otherwise, or are missing, are left for `check_inputs` to refuse; a size
-    that follows from no other is as planned then.
+
+class OpenInputs:
+    """The inputs of a program in which sizes are open, for many calls.
 
     Args:
         program: The program, at any level.
-        inputs: Global inputs by label.
-
-    Raises:
-        InvalidInputError: If inputs differ in a size that is one, or it isn't within its range.
     """
-    found: dict[str, tuple[int, str]] = {}
-    problems: list[str] = []
-    for port, at, size, count in _open_dims(program, inputs):
-        what = f"dimension {at} of input {port.user_label!r} is {count}"
-        if not size.admits(count):
-            problems.append(f"{what}; {limits_text(size)}")
-        first, said = found.setdefault(size.name, (count, what))
-        if first != count:
-            problems.append(f"{what}, but {said}; both are {size.name}")
-    if problems:
-        raise InvalidInputError("\n".join(problems))
-    given = {name: count for name, (count, _) in found.items()}
-    check_relations(program, given, {name: what for name, (_, what) in found.items()})
-    return planned_sizes(program) | given
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._planned = planned_sizes(program)
+        dims = ((port, _open_dims(port)) for port in user_inputs(program))
+        self._dims = [(port, sizes) for port, sizes in dims if sizes]
+
+    def sizes(self, inputs: Arrays) -> dict[str, int]:
+        """Returns the open sizes of a call by name.
+
+        Inputs that don't fit otherwise, or are missing, are left for `check_inputs` to refuse; a
+        size that follows from no other is as planned then.
+
+        Args:
+            inputs: Global inputs by label.
+
+        Raises:
+            InvalidInputError: If inputs differ in a size that is one, or it isn't within its range.
+        """
+        found: dict[str, _Seen] = {}
+        problems: list[str] = []
+        for port, sizes in self._dims:
+            given = _shape(inputs.get(port.user_label))
+            for at, size in sizes if len(given) == len(port.shape) else ():
+                seen = _Seen(given[at], at, port)
+                if not size.admits(seen.number):
+                    problems.append(f"{seen}; {limits_text(size)}")
+                first = found.setdefault(size.name, seen)
+                if first.number != seen.number:
+                    problems.append(f"{seen}, but {first}; both are {size.name}")
+        if problems:
+            raise InvalidInputError("\n".join(problems))
+        if self._program.relations:
+            counts = {name: seen.number for name, seen in found.items()}
+            check_relations(self._program, counts, {n: str(seen) for n, seen in found.items()})
+        return self._planned | {name: seen.number for name, seen in found.items()}
+
+
+class _Seen(NamedTuple):
+    """Where a size was seen: so many elements, along a dimension of an input."""
+
+    number: int
+    at: int
+    port: Port
+
+    def __str__(self) -> str:
+        return f"dimension {self.at} of input {self.port.user_label!r} is {self.number}"
 
 
 def check_relations(program: Program, sizes: Sizes, said: Mapping[str, str] | None = None) -> None:
@@ -93,13 +124,9 @@ def planned_sizes(program: Program) -> dict[str, int]:
     return first | {size.name: size.planned for size in sizes if isinstance(size, Size)}
 
 
-def _open_dims(program: Program, inputs: Arrays) -> Iterator[tuple[Port, int, Size, int]]:
-    """Yields each open dimension of the inputs that are given, and its size there."""
-    for port in user_inputs(program):
-        open_sizes = [(at, size) for at, size in enumerate(port.shape) if isinstance(size, Size)]
-        given = _shape(inputs.get(port.user_label)) if open_sizes else ()
-        if len(given) == len(port.shape):
-            yield from ((port, at, size, given[at]) for at, size in open_sizes)
+def _open_dims(port: Port) -> list[tuple[int, Size]]:
+    """Returns the dimensions of an input that are open, and what they may be."""
+    return [(at, size) for at, size in enumerate(port.shape) if isinstance(size, Size)]
 
 
 def _shape(given: Any) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from autopar.ir.program import BoxDim, Port, Program
 from autopar.runtime.collectives.sending import received_from, send_to_first, sent_to_all
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, box_shape, is_empty, narrowed, place
-from autopar.runtime.ports.ports import labelled, port_box, region_of
+from autopar.runtime.ports.ports import holds_all, labelled, port_box, region_of
 
 Side = Literal["inputs", "outputs"]
 
@@ -143,6 +143,9 @@ def write_piece(whole: Tensor, port: Port, piece: Tensor) -> None:
         port: The output at the rank, whose sizes are numbers.
         piece: What the rank has.
     """
+    if port.part is None and holds_all(port):
+        whole.copy_(piece)
+        return
     box = port_box(port, {})
     if not is_empty(box):
         place(narrowed(whole, region_of(port)), piece, box)

@@ -181,9 +181,14 @@ def rank_arguments(
     return tuple(weights[name] if name in weights else pieces[name] for name in program.main.inputs)
 
 
+def holds_all(port: Port) -> bool:
+    """Returns whether a rank holds all of an input or output."""
+    return all(sub.length == sub.size for dim in port.box for sub in dim)
+
+
 def _piece(port: Port, tensor: Tensor, device: str) -> Tensor:
     """Returns a rank's piece of an input, on a device."""
-    mine = take(tensor, port_box(port, {}))
+    mine = tensor.contiguous() if holds_all(port) else take(tensor, port_box(port, {}))
     # A number goes along with a kernel from main memory, and fused steps take it from there.
     return mine if is_rate(port) else moved(mine, device)
 

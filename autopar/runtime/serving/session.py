@@ -26,7 +26,7 @@ from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.job.torchrun import BACKEND
 from autopar.runtime.ports.index_bounds import IndexBounds
-from autopar.runtime.ports.open_inputs import sizes_of_inputs
+from autopar.runtime.ports.open_inputs import OpenInputs
 from autopar.runtime.ports.ports import (
     check_inputs,
     default_of,
@@ -105,10 +105,12 @@ class BuildSession(Closing):
         self._bounds = IndexBounds(found.serial)
         self._signature = OpenSignature(found.serial)
         self._at = lru_cache(KEPT_SIZES)(self._known_at)
+        self._labels = {port.name: port.user_label for port in user_inputs(self._serial)}
         self._inputs = [port for port in user_inputs(self._serial) if default_of(port) is None]
         ports = self._serial.signature.outputs
         self._outputs = [ports[at] for at in plain_outputs(self._serial)]
         self._state = OpenState(self._serial)
+        self._open = OpenInputs(self._serial)
         together = None
         if max_batch is not None:
             size = self._size_of_batches()
@@ -174,7 +176,7 @@ class BuildSession(Closing):
         Raises:
             InvalidInputError: If these don't fit together, or to what earlier calls left.
         """
-        sizes = self._state.at(sizes_of_inputs(self._serial, feeds))
+        sizes = self._state.at(self._open.sizes(feeds))
         program, _ = self._at(tuple(sizes.items()))
         return {port.user_label: port.known_shape for port in user_inputs(program)}
 
@@ -208,11 +210,11 @@ class BuildSession(Closing):
     def _checked(self, feeds: Mapping[str, Any]) -> Request:
         if not isinstance(feeds, Mapping):
             raise InvalidInputError(f"the inputs are a {type(feeds).__name__}; give them by name")
-        sizes = sizes_of_inputs(self._serial, feeds)
+        sizes = self._open.sizes(feeds)
         program, _ = self._at(tuple(self._state.at(sizes).items()))
         tensors = check_inputs(program, feeds)
         self._bounds.check(tensors, sizes)
-        labels = {port.name: port.user_label for port in user_inputs(program)}
+        labels = self._labels
         return Request({labels[name]: each.cpu() for name, each in tensors.items()}, sizes)
 
     def _carry_out(self, batch: Sequence[Request]) -> Outputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,20 @@ from tests.frontend.onnx.graphs import FLOAT, INT64, Array, Shape, graph, model,
 
 Inputs = Mapping[str, tuple[int, Shape]]
 INT8 = onnx.TensorProto.INT8
+
+
+def backwards(last: int, first: int, step: int) -> dict[str, Array]:
+    given = {"last": last, "first": first, "axis": 1, "step": step}
+    return {name: np.array([number]) for name, number in given.items()}
+
+
+def resized(mode: str, how: str, **more: object) -> tuple[object, ...]:
+    """A node that resizes 7 x 5 elements to 4 x 9, of which the latter are open before."""
+    names = {"mode": mode, "coordinate_transformation_mode": how}
+    each = node("Resize", "x _ _ sizes", "y", axes=[2, 3], **names, **more)
+    inputs = {"x": (FLOAT, ["b", 2, "h", "w"])}
+    return each, inputs, {"sizes": np.array([4, 9])}, {"b": 2, "h": 7, "w": 5}
+
 
 CASES = {
     "heads become a multiple": (
@@ -63,6 +78,24 @@ CASES = {
         {"weight": np.ones((4, 2, 3), np.float32)},
         {"b": 2, "c": 2, "l": 6},
     ),
+    "a norm of channels that a scale fixes": (
+        node("InstanceNormalization", "x scale bias", "y"),
+        {"x": (FLOAT, ["b", "c", "l"])},
+        {"scale": np.array([1, 2, 3], np.float32), "bias": np.zeros(3, np.float32)},
+        {"b": 2, "c": 3, "l": 4},
+    ),
+    "a norm of groups of channels": (
+        node("GroupNormalization", "x scale bias", "y", num_groups=2),
+        {"x": (FLOAT, ["b", "c", "l"])},
+        {"scale": np.array([1, 2, 3, 4], np.float32), "bias": np.zeros(4, np.float32)},
+        {"b": 2, "c": 4, "l": 3},
+    ),
+    "the largest of each window of a row": (
+        node("MaxPool", "x", "y", kernel_shape=[3], strides=[2], pads=[1, 1], dilations=[2]),
+        {"x": (FLOAT, ["b", "c", "l"])},
+        {},
+        {"b": 2, "c": 3, "l": 9},
+    ),
     "a norm whose width is open": (
         node("LayerNormalization", "x scale", "y"),
         {"x": (FLOAT, ["b", "w"]), "scale": (FLOAT, ["w"])},
@@ -93,11 +126,65 @@ CASES = {
         {},
         {"b": 2, "h": 3, "w": 2, "two": 2},
     ),
+    "back to front": (
+        node("Slice", "x last first axis step", "y"),
+        {"x": (FLOAT, ["b", "l"])},
+        backwards(-1, -(2**63), -1),
+        {"b": 2, "l": 5},
+    ),
+    "every other one, back from the fourth": (
+        node("Slice", "x last first axis step", "y"),
+        {"x": (FLOAT, ["b", "l"])},
+        backwards(3, -(2**31), -2),
+        {"b": 2, "l": 7},
+    ),
+    "back from the end to the second": (
+        node("Slice", "x last first axis step", "y"),
+        {"x": (FLOAT, ["b", "l"])},
+        backwards(2**63 - 1, 1, -1),
+        {"b": 2, "l": 6},
+    ),
+    "parts of which the last is smaller": (
+        node("Split", "x", "y y1 y2", num_outputs=3),
+        {"x": (FLOAT, ["l"])},
+        {},
+        {"l": 7},
+    ),
     "no part of a shape": (
         node("Shape", "x", "y", start=1, end=1),
         {"x": (FLOAT, ["b", "l"])},
         {},
         {"b": 2, "l": 3},
+    ),
+}
+
+
+CASES |= {
+    f"{mode} elements by {how}": resized(mode, how)
+    for mode, how in itertools.product(
+        ("nearest", "linear", "cubic"),
+        (
+            "half_pixel",
+            "half_pixel_symmetric",
+            "pytorch_half_pixel",
+            "asymmetric",
+            "align_corners",
+            "tf_half_pixel_for_nn",
+        ),
+    )
+}
+CASES |= {
+    "elements above": resized("nearest", "half_pixel", nearest_mode="ceil"),
+    "cubes of what is inside": resized(
+        "cubic", "half_pixel", exclude_outside=1, cubic_coeff_a=-0.5
+    ),
+    "linear by scales of integers": (
+        node(
+            "Resize", "x _ scales", "y", mode="linear", coordinate_transformation_mode="asymmetric"
+        ),
+        {"x": (FLOAT, ["b", 2, "h"])},
+        {"scales": np.array([1, 1, 2], np.float32)},
+        {"b": 2, "h": 5},
     ),
 }
 
@@ -121,6 +208,95 @@ def test_nodes_compute_what_they_do_where_sizes_are_bound(case: str, tmp_path: P
     found = run_serial(serial_for(opened.program, arrays), opened.weights, arrays)["y"]
     assert found.dtype == wanted.dtype
     torch.testing.assert_close(found, wanted)
+
+
+LAYERS = {
+    "lstm": ("LSTM", 4, {}),
+    "gru": ("GRU", 3, {"linear_before_reset": 1}),
+    "rnn": ("RNN", 1, {}),
+    "rnn of relu": ("RNN", 1, {"activations": ["Relu"] * 2}),
+    "lstm without biases": ("LSTM", 4, {}),
+}
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_recurrent_layers_take_any_length(
+    layer: str, direction: str, layout: int, tmp_path: Path
+) -> None:
+    kind, gates, more = LAYERS[layer]
+    bias = "_" if "without" in layer else "bias"
+    ways = 2 if direction == "bidirectional" else 1
+    more = {key: names[:ways] if isinstance(names, list) else names for key, names in more.items()}
+    states = "h c" if kind == "LSTM" else "h"
+    outputs = " ".join(["y", *(f"y{state}" for state in states.split())])
+    each = node(
+        kind, f"x w r {bias} _ {states}", outputs, direction=direction, layout=layout,
+        hidden_size=5, **more,
+    )  # fmt: skip
+    dice = np.random.default_rng(0)
+    shapes = {"w": (ways, gates * 5, 3), "r": (ways, gates * 5, 5), "bias": (ways, gates * 10)}
+    stored = {n: dice.normal(size=shape).astype(np.float32) for n, shape in shapes.items()}
+    first = ["n", ways, 5] if layout else [ways, "n", 5]
+    given = {"x": (FLOAT, ["n", "t", 3] if layout else ["t", "n", 3])}
+    given |= dict.fromkeys(states.split(), (FLOAT, first))
+    path = tmp_path / "model.onnx"
+    onnx.save(model(graph([each], given, outputs.split(), stored), opset=21), path)
+    opened = import_onnx(path)
+    assert "autopar.recurrent" in [op.kind for op in opened.program.main.ops]
+    for sizes in ({"n": 2, "t": 4}, {"n": 1, "t": 1}, {"n": 0, "t": 3}):
+        shapes = {n: [sizes.get(d, d) for d in dims] for n, (_, dims) in given.items()}
+        arrays = {n: torch.from_numpy(drawn(FLOAT, shape)) for n, shape in shapes.items()}
+        bound = import_onnx(path, input_shapes=shapes)
+        wanted = run_serial(bound.program, bound.weights, arrays)
+        found = run_serial(serial_for(opened.program, arrays), opened.weights, arrays)
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [({}, "with a reset before the product"), ({"clip": 2.0, "linear_before_reset": 1}, "clip")],
+)
+def test_other_recurrent_layers_need_a_length(
+    attributes: Mapping[str, object], why: str, tmp_path: Path
+) -> None:
+    each = node("GRU", "x w r", "y", hidden_size=5, **attributes)
+    inputs = {"x": (FLOAT, ["t", "n", 3]), "w": (FLOAT, [1, 15, 3]), "r": (FLOAT, [1, 15, 5])}
+    path = tmp_path / "model.onnx"
+    onnx.save(model(graph([each], inputs, ["y"]), opset=21), path)
+    with pytest.raises(ModelError, match=rf"{why}.* there are t, which is open \(bind t with"):
+        import_onnx(path)
+
+
+SENTENCES = {
+    "how many elements h times 0.69": (
+        node("Resize", "x _ scales", "y"),
+        {"scales": np.array([1, 0.7], np.float32)},
+    ),
+    "it keeps the aspect ratio": (
+        node("Resize", "x _ _ sizes", "y", axes=[1], keep_aspect_ratio_policy="not_larger"),
+        {"sizes": np.array([4])},
+    ),
+    "what is filtered through open sizes": (
+        node("Resize", "x _ _ sizes", "y", axes=[1], mode="linear", antialias=1),
+        {"sizes": np.array([4])},
+    ),
+    "pad mode 'wrap' by -1 and 1 of h elements": (
+        node("Pad", "x pads", "y", mode="wrap"),
+        {"pads": np.array([0, -1, 0, 1])},
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_what_sizes_decide_names_them(sentence: str, tmp_path: Path) -> None:
+    each, stored = SENTENCES[sentence]
+    path = tmp_path / "model.onnx"
+    body = graph([each], {"x": (FLOAT, ["b", "h"])}, ["y"], stored)
+    onnx.save(model(body, opset=21), path)
+    with pytest.raises(ModelError, match=rf"{sentence}.*\(bind h with --dims NAME=8"):
+        import_onnx(path)
 
 
 def ranges(each: onnx.NodeProto, inputs: Inputs, folder: Path, **stored: Array) -> list[str]:

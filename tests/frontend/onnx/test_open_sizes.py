@@ -210,7 +210,7 @@ def test_what_is_unrolled_needs_a_length(tmp_path: Path) -> None:
     scan = node("Scan", "start x", "y", body=body, num_scan_inputs=1)
     inputs = {"start": (FLOAT, [3]), "x": (FLOAT, ["length", 3])}
     with pytest.raises(
-        ModelError, match=r"the length length that it scans is open, .*\(bind the dimension"
+        ModelError, match=r"the length length that it scans is open, .*\(bind length with --dims"
     ):
         imported(tmp_path, scan, inputs=inputs)
     program = import_onnx(tmp_path / "model.onnx", dims={"length": 2}).program

@@ -7,7 +7,7 @@ import pytest
 from autopar.ir.program import Program
 from tests.frontend.recognize.spelled import TOLERANCE, assert_equal, kinds, recognized
 
-NUMBERS = {"zero": 0.0, "least": -float("inf"), "low": -3.4e38}
+NUMBERS = {"zero": 0.0, "least": -float("inf"), "low": -3.4e38, "small": -3e4}
 SIZES = ({"b": 2, "l": 3, "t": 5}, {"b": 1, "l": 1, "t": 7}, {"b": 2, "l": 0, "t": 4})
 
 HEAD = """
@@ -22,6 +22,7 @@ input %bias: T[$b, 4, $l, $t]
 constant %zero: T[1]
 constant %least: T[1]
 constant %low: T[1]
+constant %small: T[1]
 """
 SHARED = """
 %k1: T[$b, 2, 1, $t, 8] = aten.view.default(self=%k, size=[$b, 2, 1, $t, 8])
@@ -81,6 +82,38 @@ FORMS = {
     "keys as they are": PLAIN.replace("%kt,", "%k,") + SOFTMAX.replace("%sm", "%s") + BARE,
 }
 HEADS = {"shared heads": 2}
+IN_HALVES = ("scaled before, guarded", "no mask, no scale", "shared heads", "keys as they are")
+
+ONES = """
+%ones: T[$l, $t] = aten.full.default(size=[$l, $t], fill_value=1.0, dtype=T)
+%tril: T[$l, $t] = aten.tril.default(self=%ones)
+%past: bool[$l, $t] = aten.eq.Scalar(self=%tril, other=0.0)
+"""
+PLACES = """
+%i: i64[$l] = aten.arange.start_step(start=0, end=$l, step=1)
+%j: i64[$t] = aten.arange.start_step(start=0, end=$t, step=1)
+%rows: i64[1, 1, $l, 1] = aten.view.default(self=%i, size=[1, 1, $l, 1])
+%columns: i64[1, 1, 1, $t] = aten.view.default(self=%j, size=[1, 1, 1, $t])
+%seen: bool[1, 1, $l, $t] = aten.le.Tensor(self=%columns, other=%rows)
+"""
+ADDED = "%m: T[$l, $t] = aten.where.self(condition=%past, self=%least, other=%tril)\n"
+CAUSAL = {
+    "ones in a triangle": ONES + ADDED + MASKED,
+    "a triangle of what hides": """
+%all: T[$l, $t] = aten.expand.default(self=%least, size=[$l, $t])
+%m: T[$l, $t] = aten.triu.default(self=%all, diagonal=1)
+"""
+    + MASKED,
+    "places compared": PLACES
+    + "%m: T[1, 1, $l, $t] = aten.where.self(condition=%seen, self=%zero, other=%least)\n"
+    + MASKED,
+    "scores hidden": ONES
+    + "%sm: T[$b, 4, $l, $t] = aten.where.self(condition=%past, self=%least, other=%s)\n",
+    "scores hidden by a small number": ONES
+    + "%sm: T[$b, 4, $l, $t] = aten.where.self(condition=%past, self=%small, other=%s)\n",
+    "scores kept": PLACES
+    + "%sm: T[$b, 4, $l, $t] = aten.where.self(condition=%seen, self=%s, other=%least)\n",
+}
 
 
 def programs(form: str, dtype: str, heads: int = 4, **more: object) -> tuple[Program, Program]:
@@ -106,6 +139,54 @@ def test_attention_becomes_one_op(name: str, dtype: str) -> None:
     assert found[-1] == "scaled_dot_product_attention"
     for sizes in SIZES:
         assert_equal(spelled, program, NUMBERS, sizes, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", IN_HALVES)
+def test_halves_are_attended_to(name: str) -> None:
+    test_attention_becomes_one_op(name, "f16")
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_causal_masks_hide_no_row(name: str, dtype: str) -> None:
+    form = TURNED + PLAIN + CAUSAL[name] + SOFTMAX + BARE
+    spelled, program = programs(form.replace("dtype=T", f"dtype={dtype}"), dtype)
+    assert kinds(program)[-1] == "scaled_dot_product_attention"
+    for sizes in SIZES:
+        assert_equal(spelled, program, NUMBERS, sizes, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("ones in a triangle", "(self=%ones)", "(self=%ones, diagonal=-1)"),
+        ("a triangle of what hides", "diagonal=1", "diagonal=0"),
+        ("places compared", "aten.le.Tensor", "aten.lt.Tensor"),
+        ("places compared", "start=0, end=$t", "start=1, end=$t + 1"),
+        ("scores kept", "self=%columns, other=%rows", "self=%rows, other=%columns"),
+        ("scores hidden", "other=0.0", "other=1.0"),
+        ("scores hidden by a small number", "other=0.0", "other=1.0"),
+    ],
+)
+def test_masks_that_may_hide_a_row_stay(name: str, old: str, new: str) -> None:
+    form = TURNED + PLAIN + CAUSAL[name] + SOFTMAX + BARE
+    assert old in form
+    assert not is_taken(form.replace(old, new).replace("dtype=T", "dtype=f32"))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_softmax_may_be_wide(dtype: str) -> None:
+    wide = """
+%wide: f32[$b, 4, $l, $t] = aten._to_copy.default(self=%s, dtype=f32)
+%pw: f32[$b, 4, $l, $t] = aten._softmax.default(self=%wide, dim=-1, half_to_float=false)
+%p: T[$b, 4, $l, $t] = aten._to_copy.default(self=%pw, dtype=T)
+"""
+    form = (TURNED + PLAIN + wide + BARE).replace("dtype=T", f"dtype={dtype}")
+    spelled, program = programs(form, dtype)
+    assert kinds(program)[-1] == "scaled_dot_product_attention"
+    for sizes in SIZES:
+        assert_equal(spelled, program, NUMBERS, sizes, TOLERANCE[dtype])
+    assert not is_taken(form.replace(f"dtype={dtype}", "dtype=f64"), "f64")
 
 
 def test_rows_that_see_nothing_are_zeros_if_the_file_says_so() -> None:
@@ -138,8 +219,10 @@ def test_near_misses_stay(name: str) -> None:
     assert not is_taken(form.replace(old, new))
 
 
-def test_scores_that_may_be_infinite_stay() -> None:
-    assert not is_taken(FORMS["no mask, no scale"], "f16")
+def test_halves_whose_rows_may_be_hidden_by_a_finite_number_stay() -> None:
+    form = FORMS["divided, a finite mask"]
+    assert is_taken(form, "f32")
+    assert not is_taken(form, "f16")
 
 
 @pytest.mark.parametrize("inner", ["s3", "s", "sm", "p", "w", "y3", "qs"])

@@ -26,12 +26,44 @@ return %y
 """
 
 
+def split(text: str) -> str:
+    """Returns a text in which a split makes the halves."""
+    begin, end = text.index("%x0:"), text.index("%n:")
+    args = "self=%x, split_sizes=[4, 4], dim=3"
+    parts = "%x1: T[$b, 4, $s, 4], %x2: T[$b, 4, $s, 4]"
+    return f"{text[:begin]}{parts} = aten.split_with_sizes.default({args})\n{text[end:]}"
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
 def test_halves_are_rolled(dtype: str) -> None:
     spelled, program = recognized(SPELLED.replace("T[", f"{dtype}["))
     assert kinds(program) == ["mul", "slice", "slice", "neg", "cat", "roll", "addcmul"]
     for sizes in SIZES:
         assert_equal(spelled, program, {}, sizes, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_parts_of_a_split_are_rolled(dtype: str) -> None:
+    text = split(SPELLED).replace("T[", f"{dtype}[")
+    spelled, program = recognized(text)
+    assert kinds(program) == ["mul", "slice", "slice", "neg", "cat", "roll", "addcmul"]
+    for sizes in SIZES:
+        assert_equal(spelled, program, {}, sizes, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tensors=[%n, %x1]", "tensors=[%x1, %n]"),
+        ("self=%x, split_sizes", "self=%cos4, split_sizes"),
+        ("return %y", "return %y, %x1"),
+    ],
+)
+def test_near_misses_of_a_split_stay(old: str, new: str) -> None:
+    text = split(SPELLED).replace("input %sin", "input %cos4: T[$b, 4, $s, 8]\ninput %sin")
+    assert old in text
+    _, program = recognized(text.replace(old, new).replace("T[", "f32["))
+    assert "roll" not in kinds(program)
 
 
 def test_the_table_of_sines_is_turned_once() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -82,3 +84,91 @@ def test_numbers_that_each_call_changes(kind: type[nn.Module], subjects: list[st
     assert [entry.subject for entry in found] == subjects
     assert all("programs don't: if the result depends on it, make it an" in e.detail for e in found)
     assert ("frozen (1):" in compiled.summary()) is bool(subjects)
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+def counting_loss(y: Tensor, target: Tensor) -> Tensor:
+    return (y - target).square().mean() * count()
+
+
+class CountingLoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.weight = 0, 2.0
+
+    def forward(self, y: Tensor, target: Tensor) -> Tensor:
+        self.calls += 1
+        return (y - target).square().mean() * self.weight * self.calls
+
+
+class Annealed:
+    """A callable object, and a method."""
+
+    def __init__(self) -> None:
+        self.calls, self.inside = 0, SimpleNamespace(steps=0)
+
+    def __call__(self, y: Tensor, target: Tensor) -> Tensor:
+        self.calls += 1
+        return (y - target).square().mean() / self.calls
+
+    def of(self, y: Tensor, target: Tensor) -> Tensor:
+        self.inside.steps += 1
+        return (y - target).square().mean() / self.inside.steps
+
+
+def weighted(weight: float, y: Tensor, target: Tensor) -> Tensor:
+    return weight * counting_loss(y, target)
+
+
+HERE = "test_outside_numbers.py"
+LOSSES = {
+    "a function": (counting_loss, [f"CALLS of {HERE}"]),
+    "a module": (CountingLoss(), [f"CountingLoss.calls of {HERE}"]),
+    "an object": (Annealed(), [f"Annealed.calls of {HERE}"]),
+    "a method": (Annealed().of, [f"Annealed.inside.steps of {HERE}"]),
+    "a part of a function": (partial(weighted, 2.0), [f"CALLS of {HERE}"]),
+    "one of torch": (nn.MSELoss(), []),
+    "a function of torch": (nn.functional.mse_loss, []),
+}
+
+
+def frozen(compiled: autopar.Compiled) -> list[str]:
+    return [entry.subject for entry in compiled.report if entry.category == "frozen"]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_numbers_that_a_loss_changes(name: str) -> None:
+    loss, subjects = LOSSES[name]
+    model = Plain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = (torch.ones(4, 2), torch.ones(4, 1))
+    compiled = autopar.compile(model, batch, mesh=2, loss=loss, optimizer=optimizer)
+    assert frozen(compiled) == subjects
+
+
+def test_numbers_that_a_training_step_changes() -> None:
+    def training_step(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).mean() * AROUND()
+
+    model = Plain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled = autopar.compile(
+        model, torch.ones(4, 2), mesh=2, training_step=training_step, optimizer=optimizer
+    )
+    assert frozen(compiled) == [f"held[0] of {HERE}"]
+
+
+def test_a_parallelized_module_warns_of_numbers() -> None:
+    with pytest.warns(UserWarning, match=r"CALLS of test_outside.*: each call changes it"):
+        module = autopar.parallelize(Scaled(), torch.ones(4, 2), mesh=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module(torch.ones(4, 2))

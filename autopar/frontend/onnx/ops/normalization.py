@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from autopar.frontend.lower.asking import is_sure
-from autopar.frontend.onnx.ops.shape.layout import as_axes
+from autopar.frontend.onnx.ops.shape.layout import as_axes, take_for
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
@@ -52,7 +52,16 @@ def _batch_norm(
 def _instance_norm(
     node: Node, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
+    x = _of_channels(x, scale.shape[0])
     return torch.group_norm(x, x.shape[1], scale, bias, node.number("epsilon", 1e-5))
+
+
+def _of_channels(x: torch.Tensor, channels: int) -> torch.Tensor:
+    """Returns a tensor that has as many channels as a scale has, if those are open."""
+    if not isinstance(x.shape[1], torch.SymInt) or isinstance(channels, torch.SymInt):
+        return x
+    take_for(x.shape[1], channels)
+    return x.reshape([x.shape[0], channels, *x.shape[2:]])
 
 
 def _can_be_of(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
@@ -79,6 +88,7 @@ def _group_norm(
     node: Node, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
     groups = node.integer("num_groups")
+    x = _of_channels(x, scale.shape[0]) if node.opset >= 21 else x
     if groups < 1 or x.shape[1] % groups:
         raise Refused(f"{x.shape[1]} channels in {groups} groups")
     if node.opset < 21:

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from autopar.frontend.onnx.ops.linear import times_matrix
-from autopar.frontend.onnx.trace.node import Node, Refused, to_fix
+from autopar.frontend.onnx.ops.recurrent_open import OpenSequences
+from autopar.frontend.onnx.trace.node import Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
 LONGEST = 4096
@@ -85,8 +86,6 @@ def _layer(
     if node.integer("layout") == 1:
         x = x.transpose(0, 1)
     steps, batch = x.shape[0], x.shape[1]
-    if not isinstance(steps, int):
-        raise Refused(f"the number of its time steps {steps} is open; they are unrolled", to_fix())
     if steps > LONGEST:
         raise Refused(f"{steps} time steps; at most {LONGEST} are unrolled")
     if lengths is not None and lengths.shape != (batch,):
@@ -194,6 +193,9 @@ def _rnn(
     lengths: torch.Tensor | None = None,
     initial: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
+    open_ = OpenSequences(node, x, w, r, b, [initial], {"lengths": lengths})
+    if open_.is_open:
+        return open_.run(["tanh"])
     layer = _layer(node, x, r, lengths, ["Tanh"])
 
     def step_of(direction: int) -> Step:
@@ -212,6 +214,9 @@ def _gru(
     lengths: torch.Tensor | None = None,
     initial: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
+    open_ = OpenSequences(node, x, w, r, b, [initial], {"lengths": lengths})
+    if open_.is_open:
+        return open_.run(["sigmoid", "tanh"])
     layer = _layer(node, x, r, lengths, ["Sigmoid", "Tanh"])
 
     def step_of(direction: int) -> Step:
@@ -253,6 +258,10 @@ def _lstm(
     initial_c: torch.Tensor | None = None,
     peephole: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
+    more = {"lengths": lengths, "peepholes": peephole}
+    open_ = OpenSequences(node, x, w, r, b, [initial_h, initial_c], more)
+    if open_.is_open:
+        return open_.run(["sigmoid", "tanh", "tanh"])
     layer = _layer(node, x, r, lengths, ["Sigmoid", "Tanh", "Tanh"])
 
     def step_of(direction: int) -> Step:

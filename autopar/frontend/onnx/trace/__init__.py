@@ -8,5 +8,7 @@ record   at once if all is known, else traced
 trace    records what translations do
 node     what a translation sees
 values   known or traced
+sized    integers that follow from open sizes
+ratios   such that are floating-point numbers on the way
 names    of weights, as users write them
 """

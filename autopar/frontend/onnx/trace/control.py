@@ -12,7 +12,7 @@ import torch
 from onnx import GraphProto
 
 from autopar.frontend.onnx.model.dtypes import element_type, element_type_of
-from autopar.frontend.onnx.trace.node import Node, Refused, to_fix
+from autopar.frontend.onnx.trace.node import Node, Refused, Undecided
 from autopar.frontend.onnx.trace.scope import Scope, Walks
 from autopar.frontend.onnx.trace.values import (
     Failed,
@@ -234,7 +234,7 @@ def _integer(walker: Walks, value: Value, what: str) -> int | None:
         return None
     if isinstance(value, Sized):
         size = value.array.item()
-        raise Refused(f"its {what} {size} is open, and it is unrolled", to_fix())
+        raise Undecided(f"its {what} {size} is open, and it is unrolled", size, by_range=False)
     content = walker.recorder.content(value)
     if content is None:
         what = f"its {what} depends on the program's inputs"
@@ -266,7 +266,8 @@ def _length(value: Value, axis: int) -> int:
         raise Refused(f"it scans axis {axis} of shape {list(shape)}")
     length = shape[axis]
     if not isinstance(length, int):
-        raise Refused(f"the length {length} that it scans is open, and it is unrolled", to_fix())
+        what = f"the length {length} that it scans is open, and it is unrolled"
+        raise Undecided(what, length, by_range=False)
     return length
 
 

@@ -10,9 +10,11 @@ import numpy.typing as npt
 import torch
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
+from autopar.frontend.lower.symbols import SymSize
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type, type_name
 from autopar.frontend.onnx.model.external import ExternalData
 from autopar.frontend.onnx.model.tensors import read_sparse, read_tensor
+from autopar.ir.expr.expression import IntExpr
 
 Array = npt.NDArray[np.generic]
 """The content of an input that is known at import time. Numpy's, so that no tracer sees it."""
@@ -30,7 +32,22 @@ class Refused(Exception):
         self.advice = advice
 
 
-def to_bind(names: str = "the dimension", ranges: Sequence[str] = ()) -> str:
+class Undecided(Refused):
+    """A node can't be expressed as long as sizes are open; its advice says which to bind.
+
+    Args:
+        what: Why not.
+        sizes: The sizes that decide what the node does; those that are numbers don't count.
+        by_range: Whether a range of them may be enough.
+    """
+
+    def __init__(self, what: str, *sizes: SymSize | IntExpr, by_range: bool = True) -> None:
+        super().__init__(what)
+        self.sizes = sizes
+        self.by_range = by_range
+
+
+def to_bind(names: str, ranges: Sequence[str] = ()) -> str:
     """Returns what a user may do where open sizes decide what a node does.
 
     Args:
@@ -42,7 +59,7 @@ def to_bind(names: str = "the dimension", ranges: Sequence[str] = ()) -> str:
     return f"{to_fix(names)}, or say that it has at least 1, or 2: NAME=1:"
 
 
-def to_fix(names: str = "the dimension") -> str:
+def to_fix(names: str) -> str:
     """Returns what a user may do where no range of open sizes is enough for a node."""
     return f"bind {names} with --dims NAME=8"
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import sympy
+import torch
 
 from autopar.base.errors import Loc
 from autopar.frontend.lower.asking import AskingEnv
 from autopar.frontend.lower.open_sizes import LIMITS, OpenSizes, conjuncts
 from autopar.frontend.onnx.trace.node import Node
 from autopar.ir.builds.manifest import NARROWED, ReportEntry
-from autopar.ir.expr.expression import UNBOUNDED, Size
+from autopar.ir.expr.expression import UNBOUNDED, IntExpr, Size
 
 
 class PlannedSizes(OpenSizes):
@@ -58,6 +59,12 @@ class PlannedSizes(OpenSizes):
             super().take_for_granted(self._ranges[symbol])
         self._note_narrowed(before, self.node)
         return bool(answer == sympy.true)
+
+    def is_at_least(self, size: IntExpr, least: int, node: Node) -> bool:
+        """Returns whether a size is large enough for a node, narrowed to that if need be."""
+        self.node = node
+        found = self.symbolic(size) >= least
+        return bool(self.decided(found.node.expr) if isinstance(found, torch.SymBool) else found)
 
     def _may_narrow(self, before: Size, symbol: str) -> bool:
         after, given = self._ranges[symbol], self._given[before.name]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import sympy
@@ -19,13 +20,31 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._pytree import tree_leaves
 
-from autopar.frontend.lower.open_sizes import is_static
+from autopar.frontend.lower.open_sizes import OpenArgument, is_static
 from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.onnx.model.dtypes import ElementType, element_type_of
 from autopar.frontend.onnx.model.problems import Problems
-from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array, to_bind, to_fix
-from autopar.frontend.onnx.trace.sized import SIZED, Expressions, array_of, is_known
+from autopar.frontend.onnx.trace.node import (
+    Array,
+    Node,
+    Refused,
+    Undecided,
+    as_array,
+    to_bind,
+    to_fix,
+)
+from autopar.frontend.onnx.trace.ratios import Inexact, Ratio, ratios_of
+from autopar.frontend.onnx.trace.sized import (
+    Compute,
+    Expressions,
+    OpenIndex,
+    TooSmall,
+    array_of,
+    computation,
+    is_known,
+)
 from autopar.frontend.onnx.trace.trace import Trace, stand_in
 from autopar.frontend.onnx.trace.values import (
     Failed,
@@ -79,13 +98,16 @@ class Recorder:
     names: dict[fx.Node, str] = field(default_factory=dict)
     trace: Trace = field(default_factory=Trace)
     _places: dict[Known, fx.Node] = field(default_factory=dict)
+    _given: set[fx.Node] = field(default_factory=set)
 
     def add_input(self, kind: ElementType, shape: Sequence[IntExpr]) -> Traced:
         """Returns the value of a program input."""
         sizes = [self.trace.sizes.symbolic(size) for size in shape]
         with self.trace.mode:
             fake = torch.empty(sizes, dtype=kind.carrier)
-        return Traced(fake, self.trace.node_of(fake), kind)
+        place = self.trace.node_of(fake)
+        self._given.add(place)
+        return Traced(fake, place, kind)
 
     def run(
         self, node: Node, translation: Translation, inputs: Sequence[Value], outputs: int
@@ -120,7 +142,11 @@ class Recorder:
 
     def refuse(self, node: Node, refusal: Refused) -> None:
         """Notes that a node can't be expressed."""
-        self.problems.add(node.label, self.trace.sizes.named(str(refusal)), refusal.advice)
+        sizes, advice = self.trace.sizes, refusal.advice
+        if isinstance(refusal, Undecided):
+            advise = to_bind if refusal.by_range else to_fix
+            advice = advise(", ".join(sizes.names(refusal.sizes)))
+        self.problems.add(node.label, sizes.named(str(refusal)), advice)
 
     def content(self, value: Value) -> torch.Tensor | None:
         """Returns the content of a value, computed now if that is possible; else None.
@@ -177,16 +203,27 @@ class Recorder:
             whole = array_of([prod(shape)]).reshape(())
             sizes = whole if node.op_type == "Size" else array_of(shape)
             return [_as_value(sizes, element_type_of(torch.int64))]
-        compute = SIZED.get(node.op_type) if not node.domain else None
         sized = [value for value in inputs if isinstance(value, Sized)]
-        given = [self._expressions(value) for value in inputs]
-        unknown = (v is not None and each is None for v, each in zip(inputs, given, strict=True))
-        if compute is None or not sized or any(unknown):
+        if not sized or node.domain:
             return None
+        unknown = (v is not None and self._expressions(v) is None for v in inputs)
         kind = node.element_type(node.integer("to")) if node.op_type == "Cast" else sized[0].kind
-        if kind.carrier.is_floating_point:
+        compute = computation(node.op_type, sized[0].kind.carrier, kind.carrier)
+        if compute is None or any(unknown):
             return None
-        return [_as_value(compute(node, given), kind)]
+        try:
+            return [_as_value(self._narrowed(node, compute, inputs), kind)]
+        except (OpenIndex, Inexact):
+            return None
+
+    def _narrowed(self, node: Node, compute: Compute, inputs: Sequence[Value]) -> Expressions:
+        """Returns what a node makes of sizes, which are narrowed where they must be larger."""
+        try:
+            return compute(node, [self._expressions(value) for value in inputs])
+        except TooSmall as error:
+            if not self.trace.sizes.is_at_least(error.size, error.least, node):
+                raise
+            return compute(node, [self._expressions(value) for value in inputs])
 
     def _open_shape(self, node: Node, inputs: Sequence[Value]) -> Sequence[IntExpr] | None:
         """Returns the shape that a node asks for, if it is open; None otherwise."""
@@ -201,28 +238,50 @@ class Recorder:
     def _expressions(self, value: Value) -> Expressions | None:
         """Returns a small known or sized tensor of integers as expressions; else None."""
         if isinstance(value, Sized):
-            return np.asarray(np.frompyfunc(self.trace.sizes.renewed, 1, 1)(value.array), object)
+            return np.asarray(np.frompyfunc(self._renewed, 1, 1)(value.array), object)
         if not isinstance(value, Known) or value.tensor.numel() > FEW_CONVERTED:
             return None
-        return None if value.tensor.is_floating_point() else value.tensor.numpy().astype(object)
+        if value.tensor.is_floating_point():
+            found: Expressions | None = ratios_of(as_array(value.tensor))
+            return found
+        return value.tensor.numpy().astype(object)
+
+    def _renewed(self, number: IntExpr | Ratio) -> IntExpr | Ratio:
+        """Returns a number with the ranges that its sizes have by now."""
+        if isinstance(number, Ratio):
+            return Ratio(self.trace.sizes.renewed(number.numerator), number.denominator)
+        return self.trace.sizes.renewed(number)
 
     def _symbols(self, value: Sized) -> Expressions:
-        """Returns open sizes as torch computes with them."""
+        """Returns open sizes as torch computes with them.
+
+        Raises:
+            Undecided: If they are floating-point numbers.
+        """
+        for each in value.array.flat:
+            if isinstance(each, Ratio):
+                raise Undecided(f"it reads {each}, which is open", each.numerator, by_range=False)
         symbols = np.frompyfunc(self.trace.sizes.symbolic, 1, 1)(value.array)
         return np.asarray(symbols, dtype=object)
 
     def computed(self, value: Sized) -> Traced:
         """Returns open sizes as a tensor that the program computes."""
         if value.traced is None:
-            symbols, dtype = self._symbols(value), value.kind.carrier
+            array, dtype = value.array, value.kind.carrier
 
             def compute() -> torch.Tensor:
-                scalars = [torch.full((), size, dtype=dtype) for size in symbols.flat]
-                return torch.stack(scalars).reshape(symbols.shape)
+                scalars = [self._scalar(number, dtype) for number in array.flat]
+                return torch.stack(scalars).reshape(array.shape)
 
             fake = self.trace.computed(compute)
             value.traced = Traced(fake, self.trace.node_of(fake), value.kind)
         return value.traced
+
+    def _scalar(self, number: IntExpr | Ratio, dtype: torch.dtype) -> torch.Tensor:
+        ratio = number if isinstance(number, Ratio) else Ratio(number)
+        size: Any = self.trace.sizes.symbolic(ratio.numerator)
+        scalar = torch.full((), size, dtype=dtype)
+        return scalar if ratio.denominator == 1 else scalar / ratio.denominator
 
     def _concrete(self, value: Value) -> Value:
         if isinstance(value, list):
@@ -263,6 +322,9 @@ class Recorder:
                 continue
             found = self._concrete(value)
             if not all(isinstance(leaf, (Known, Sized)) for leaf in leaves(found)):
+                if sizes := self._sizes_behind(found):
+                    what = f"its input {node.proto.input[at]!r} follows from open sizes in ways"
+                    raise Undecided(f"{what} that aren't followed", *sizes, by_range=False)
                 raise Refused(
                     f"the content of its input {node.proto.input[at]!r} must be known at import "
                     "time, and it is computed from the program's inputs",
@@ -270,6 +332,21 @@ class Recorder:
                 )
             resolved[at] = found
         return resolved
+
+    def _sizes_behind(self, value: Value) -> list[torch.SymInt]:
+        """Returns the sizes from which alone a value is computed; none if it reads inputs."""
+        waiting = [leaf.place for leaf in leaves(value) if isinstance(leaf, Traced)]
+        seen, sizes = set(waiting), list[torch.SymInt]()
+        while waiting:
+            node = waiting.pop()
+            if node in self._given:
+                return []
+            flat = tree_leaves((node.args, node.kwargs))
+            sizes += [each.size for each in flat if isinstance(each, OpenArgument)]
+            fresh = [each for each in node.all_input_nodes if each not in seen]
+            waiting += fresh
+            seen.update(fresh)
+        return sizes
 
     def _run_known(
         self,
@@ -441,6 +518,9 @@ def _as_value(sizes: Expressions, kind: ElementType) -> Value:
     """Returns what became of sizes; numbers and truth values if they are known."""
     if not is_known(sizes):
         return Sized(sizes, kind)
+    if kind.carrier.is_floating_point:
+        numbers = torch.tensor([float(each.factor) for each in sizes.flat], dtype=kind.carrier)
+        return Known(numbers.reshape(sizes.shape), kind)
     is_bool = sizes.size > 0 and all(isinstance(item, bool) for item in sizes.flat)
     known = torch.tensor(sizes.tolist(), dtype=torch.bool if is_bool else torch.int64)
     return Known(known, element_type_of(known.dtype))

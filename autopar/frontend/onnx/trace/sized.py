@@ -12,9 +12,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from autopar.frontend.onnx.ops.shape.layout import as_axes
-from autopar.frontend.onnx.trace.node import Node, Refused
+from autopar.frontend.onnx.trace.node import Node, Refused, Undecided
+from autopar.frontend.onnx.trace.ratios import (
+    EXACT,
+    RATIOS,
+    Ratio,
+    cast_to_float,
+    cast_to_integer,
+)
 from autopar.ir.expr.expression import (
     Expr,
     IntExpr,
@@ -25,11 +33,15 @@ from autopar.ir.expr.expression import (
     shape_str,
 )
 from autopar.ir.expr.facts import is_at_least, is_equal, is_less
+from autopar.ir.expr.periodic import least_value
 
 Expressions = npt.NDArray[Any]
 """An array of objects: numbers and expressions."""
 
 Inputs = Sequence[Expressions | None]
+
+Compute = Callable[[Node, Inputs], Expressions]
+"""Returns what a node makes of its inputs."""
 
 
 def array_of(sizes: Sequence[IntExpr]) -> Expressions:
@@ -41,7 +53,8 @@ def array_of(sizes: Sequence[IntExpr]) -> Expressions:
 
 def is_known(array: Expressions) -> bool:
     """Returns whether all elements are numbers."""
-    return not any(isinstance(item, Expr) for item in array.flat)
+    numbers = (item.numerator if isinstance(item, Ratio) else item for item in array.flat)
+    return not any(isinstance(number, Expr) for number in numbers)
 
 
 def _elementwise(fold: Callable[[IntExpr, IntExpr], IntExpr]) -> Callable[[Node, Inputs], Any]:
@@ -66,11 +79,42 @@ def _minus(left: IntExpr, right: IntExpr) -> IntExpr:
     return left - right
 
 
+class TooSmall(Undecided):
+    """What a node computes of sizes is known where one of them is large enough.
+
+    Args:
+        what: What isn't known else.
+        size: It.
+        least: How large it must be.
+    """
+
+    def __init__(self, what: str, size: IntExpr, least: int) -> None:
+        super().__init__(what, size)
+        self.size = size
+        self.least = least
+
+
+class OpenIndex(Refused):
+    """Which elements are taken isn't known while a model is imported."""
+
+
 def _quotient(left: IntExpr, right: IntExpr) -> IntExpr:
     """ONNX rounds towards 0; that is the same where nothing is negative."""
-    if not is_at_least(left, 0) or not is_at_least(right, 1):
-        raise Refused(f"the quotient of {left} and {right} isn't known for every size")
+    if _is_natural(left) and not is_at_least(right, 1) and not isinstance(right, int):
+        raise TooSmall(f"{right}, by which it divides, may be 0", right, 1)
+    if not _is_natural(left) or not is_at_least(right, 1):
+        raise Undecided(
+            f"the quotient of {left} and {right} isn't known for every size", left, right
+        )
     return left // right
+
+
+def _is_natural(size: IntExpr) -> bool:
+    """Returns whether an expression is never negative, as what lacks to a multiple."""
+    if is_at_least(size, 0):
+        return True
+    least = least_value(size)
+    return least is not None and least >= 0
 
 
 def _remainder(left: IntExpr, right: IntExpr) -> IntExpr:
@@ -82,14 +126,14 @@ def _integers(node: Node, name: str, given: Expressions | None) -> list[int] | N
     if given is None:
         return node.integers(name)
     if not is_known(given):
-        raise Refused(f"its {name} {shape_str(given.flat)} are open")
+        raise OpenIndex(f"its {name} {shape_str(given.flat)} are open")
     return [int(item) for item in given.flat]
 
 
 def _gather(node: Node, inputs: Inputs) -> Expressions:
     data, index = _given(inputs[0]), _given(inputs[1])
     if not is_known(index):
-        raise Refused(f"its indexes {shape_str(index.flat)} are open")
+        raise OpenIndex(f"its indexes {shape_str(index.flat)} are open")
     return np.asarray(np.take(data, index.astype(np.int64), axis=node.integer("axis")), object)
 
 
@@ -162,7 +206,8 @@ def _compared(
         def decide(left: IntExpr, right: IntExpr) -> bool:
             found = holds(left, right)
             if found is None:
-                raise Refused(f"how {left} and {right} compare isn't the same for every size")
+                what = f"how {left} and {right} compare isn't the same for every size"
+                raise Undecided(what, left, right)
             return found
 
         return np.asarray(np.frompyfunc(decide, 2, 1)(*map(_given, inputs)), dtype=object)
@@ -182,7 +227,7 @@ def _same(node: Node, inputs: Inputs) -> Expressions:
     return _given(inputs[0])
 
 
-SIZED: Mapping[str, Callable[[Node, Inputs], Expressions]] = {
+SIZED: Mapping[str, Compute] = {
     "Identity": _same,
     "Cast": _same,
     "Gather": _gather,
@@ -208,3 +253,27 @@ SIZED: Mapping[str, Callable[[Node, Inputs], Expressions]] = {
     "GreaterOrEqual": _compared(_not(is_less)),
 }
 """What computes with open sizes while a model is imported, by ONNX operator."""
+
+_LAID_OUT = ("Identity", "Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape")
+"""Operators that take elements as they are."""
+
+
+def computation(op_type: str, given: torch.dtype, wanted: torch.dtype) -> Compute | None:
+    """Returns what computes an operator of sizes; None if that is left to the program.
+
+    Args:
+        op_type: The operator.
+        given: The dtype of the sizes.
+        wanted: That of the result; it differs where the operator casts.
+    """
+    if not given.is_floating_point and not wanted.is_floating_point:
+        return SIZED.get(op_type)
+    if given not in EXACT and wanted not in EXACT:
+        return None
+    if op_type == "Cast":
+        if given.is_floating_point == wanted.is_floating_point:
+            return _same if given in EXACT and wanted in EXACT else None
+        if wanted.is_floating_point:
+            return cast_to_float
+        return cast_to_integer if wanted in (torch.int32, torch.int64) else None
+    return SIZED[op_type] if op_type in _LAID_OUT else RATIOS.get(op_type)

@@ -222,7 +222,9 @@ class _Capture:
     def _start(self, rows: Rows) -> Start:
         sizes = ExampleSizes(self.opened.said) if self.opened.names else None
         fake = fake_model(self.model, sizes=sizes)
-        return Start(fake, self._microbatch(fake, rows))
+        called = (self.recipe.loss, self.recipe.training_step)
+        beside = [each for each in called if each is not None]
+        return Start(fake, self._microbatch(fake, rows), beside)
 
     def _microbatch(self, fake: FakeModel, rows: Rows) -> Sequence[Tensor]:
         """Returns the first microbatch of a size, or so many rows from the first one on."""

@@ -57,6 +57,7 @@ class Differentiable:
         constants: Tensors that the code holds, by name.
         asked: What the code asked of values.
         narrowed: What open sizes can't be.
+        frozen: What code changes in each run, and a program doesn't.
     """
 
     program: Program
@@ -70,6 +71,7 @@ class Differentiable:
     constants: Mapping[str, Tensor]
     asked: tuple[Asked, ...] = ()
     narrowed: tuple[ReportEntry, ...] = ()
+    frozen: tuple[ReportEntry, ...] = ()
 
     @property
     def returned(self) -> tuple[str, ...]:
@@ -245,4 +247,5 @@ def _named(
         {name: each for name, each in constants.items() if name in program.main.inputs},
         tuple(asked),
         joint.narrowed,
+        joint.frozen,
     )

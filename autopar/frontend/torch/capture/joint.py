@@ -49,11 +49,7 @@ from autopar.frontend.torch.rows.presence import Absent, Presence
 from autopar.frontend.torch.step.batch import Structure, output_labels, structure_of
 from autopar.frontend.torch.stored.assigned import registered_buffers, write_assigned
 from autopar.frontend.torch.stored.leftovers import Leftovers
-from autopar.frontend.torch.stored.outside_numbers import (
-    changed_numbers,
-    functions_of,
-    outside_numbers,
-)
+from autopar.frontend.torch.stored.outside_numbers import OwnCode, changed_numbers
 from autopar.frontend.torch.stored.overlaps import refuse_overlaps
 from autopar.frontend.torch.stored.overwritten import drop_tangent
 from autopar.frontend.torch.stored.python_state import plain_attributes, refuse_changes
@@ -114,7 +110,9 @@ class Joint:
 class _Step(nn.Module):
     """A module whose `forward` is a function of a model and the tensors of a batch."""
 
-    def __init__(self, fake: FakeModel, compute: Compute, *, absent: Absent) -> None:
+    def __init__(
+        self, fake: FakeModel, compute: Compute, *, absent: Absent, beside: Sequence[Any]
+    ) -> None:
         super().__init__()
         self.model = model = fake.module
         self.answering = answering = fake.answering
@@ -122,8 +120,8 @@ class _Step(nn.Module):
         self.compute = compute
         self.structure: Structure | None = None
         self.seen = [plain_attributes(model)]
-        self.functions = functions_of(model)
-        self.seen_outside = [outside_numbers(self.functions)]
+        self.code = OwnCode.of(model, beside)
+        self.seen_outside = [self.code.numbers()]
         self.leftovers = Leftovers(fake)
         self.tables = Tables(model, answering.fixed)
         self.written = WrittenOnce(model, answering.is_written)
@@ -138,7 +136,7 @@ class _Step(nn.Module):
         self.outside.begin()
         outputs = self.compute(self.model, tensors)
         self.seen.append(plain_attributes(self.model))
-        self.seen_outside.append(outside_numbers(self.functions))
+        self.seen_outside.append(self.code.numbers())
         self.leftovers.settle()
         self.tables.put_back(buffers)
         write_assigned(self.model, buffers)
@@ -158,6 +156,7 @@ def capture_joint(
     *,
     compiling: bool = True,
     absent: Absent,
+    beside: Sequence[Any] = (),
 ) -> Joint:
     """Captures what a function computes, and the gradients of its results that have some.
 
@@ -170,6 +169,7 @@ def capture_joint(
         compiling: Whether code that asks is told that it is compiled, and goes the way that it has
             for compilers.
         absent: What becomes of parameters that data leave without a gradient.
+        beside: What the function calls besides the model.
 
     Raises:
         Untraceable: If the code depends on values of tensors, or can't be traced. Names the user's
@@ -177,7 +177,7 @@ def capture_joint(
         InvalidInputError: If a program can't do what it does.
     """
     make_batch_norms_static(fake.module)
-    step = _Step(fake, compute, absent=absent)
+    step = _Step(fake, compute, absent=absent, beside=beside)
     module = _traced(step, fake, batch, compiling)
     name_strided_views(module.graph)
     simplify(module.graph)

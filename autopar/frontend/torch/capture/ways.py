@@ -8,7 +8,7 @@ code goes eagerly, and the values that it asks for are assumed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -23,10 +23,17 @@ from autopar.ir.expr.at_sizes import Sizes
 
 
 class Start(NamedTuple):
-    """What code is traced with, which a trace leaves changed."""
+    """What code is traced with, which a trace leaves changed.
+
+    Attributes:
+        fake: The model.
+        batch: Fake tensors of the batch.
+        beside: What is called besides the model, as a loss.
+    """
 
     fake: FakeModel
     batch: Sequence[Tensor]
+    beside: Sequence[Any] = ()
 
 
 class Traced(NamedTuple):
@@ -86,13 +93,15 @@ def _captured(
     denied: frozenset[str] | None = frozenset()
     left_out: frozenset[tuple[str, int]] = frozenset()
     for left in reversed(range(TRIES)):
-        fake, batch = start()
+        fake, batch, beside = start()
         fake.answering.sizes.decide_by(instead)
         selected = fake.answering.selected
         selected.denied = denied if left else None
         selected.left_out = left_out
         try:
-            joint = capture_joint(fake, compute, batch, compiling=compiling, absent=absent)
+            joint = capture_joint(
+                fake, compute, batch, compiling=compiling, absent=absent, beside=beside
+            )
         except NotApart as error:
             denied = None if denied is None else denied | {error.place}
         except InvalidInputError:

@@ -1,4 +1,6 @@
-"""Numbers outside of a model that change while its code runs, as a global counter of calls does.
+"""Numbers outside of a model that change while code runs, as a global counter of calls does.
+
+The code is the model's, and that of what is called beside it: a loss, or a training step.
 
 A program has the value that such a number had while it was traced. Whether code computes with it
 isn't known, so it is reported, and not refused as attributes of modules are.
@@ -7,8 +9,11 @@ isn't known, so it is reported, and not refused as attributes of modules are.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -30,31 +35,46 @@ Place = tuple[str, str]
 
 Numbers = Mapping[Place, int | float]
 
-_TORCH = ("torch", "torch.")
 
+@dataclass(frozen=True)
+class OwnCode:
+    """Code that is traced: of a model, and of what is called beside it, as a loss.
 
-def functions_of(model: nn.Module) -> list[FunctionType]:
-    """Returns the methods of a module and those within it, and what these call in their files.
-
-    Those of torch aren't among them.
+    Attributes:
+        functions: The functions, and what these call in their files; those of torch aren't among
+            them.
+        holders: Objects with code, other than modules of the model, whose attributes are refused.
     """
-    classes = {base for module in model.modules() for base in type(module).__mro__}
-    found: dict[CodeType, FunctionType] = {}
-    for each in sorted(classes, key=lambda each: (each.__module__, each.__qualname__)):
-        if not each.__module__.startswith(_TORCH):
+
+    functions: Sequence[FunctionType]
+    holders: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, model: nn.Module, beside: Sequence[Any] = ()) -> OwnCode:
+        """Returns the code of a model, and of callables beside it."""
+        holders = [each for code in beside for each in _owners(code)]
+        owners = [*model.modules(), *holders]
+        found: dict[CodeType, FunctionType] = {}
+        for each in _own_classes(owners):
             for method in vars(each).values():
                 _collect(method, found)
-    return list(found.values())
+        for code in beside:
+            _collect(code, found)
+        own = set(map(id, model.modules()))
+        return cls(list(found.values()), [each for each in holders if id(each) not in own])
 
-
-def outside_numbers(functions: Sequence[FunctionType]) -> Numbers:
-    """Returns the numbers that functions see outside of what they are given, by place."""
-    found: dict[Place, int | float] = {}
-    for function in functions:
-        file = function.__code__.co_filename
-        for name, value in _seen_by(function):
-            found.update(((file, place), each) for place, each in _within(name, value, DEPTH))
-    return found
+    def numbers(self) -> Numbers:
+        """Returns the numbers that it sees outside of what it is given, by place."""
+        found: dict[Place, int | float] = {}
+        for function in self.functions:
+            file = function.__code__.co_filename
+            for name, value in _seen_by(function):
+                found.update(((file, place), each) for place, each in _within(name, value, DEPTH))
+        for holder in self.holders:
+            name = type(holder).__name__
+            within = _items(name, vars(holder), DEPTH)
+            found.update(((_file_of(type(holder)), place), each) for place, each in within)
+        return found
 
 
 def changed_numbers(seen: Sequence[Numbers]) -> Iterator[ReportEntry]:
@@ -75,14 +95,42 @@ def changed_numbers(seen: Sequence[Numbers]) -> Iterator[ReportEntry]:
 
 def _collect(value: Any, found: dict[CodeType, FunctionType]) -> None:
     """Adds a function, those that it wraps, and those of its file that it names."""
-    function = inspect.unwrap(value) if callable(value) else value
+    called = value.func if isinstance(value, partial) else getattr(value, "__func__", value)
+    function = inspect.unwrap(called) if callable(called) else called
     if not isinstance(function, FunctionType) or function.__code__ in found:
+        return
+    if _is_torchs(function.__module__):
         return
     found[function.__code__] = function
     for _, other in _seen_by(function):
         code = getattr(other, "__code__", None)
         if code is not None and code.co_filename == function.__code__.co_filename:
             _collect(other, found)
+
+
+def _owners(code: Any) -> list[Any]:
+    """Returns the objects whose methods code is: modules, or another one; none of a function."""
+    if isinstance(code, partial):
+        return _owners(code.func)
+    owner = getattr(code, "__self__", code)
+    if isinstance(owner, nn.Module):
+        return list(owner.modules())
+    return [owner] if _is_plain(owner) and not isinstance(owner, FunctionType) else []
+
+
+def _own_classes(owners: Sequence[Any]) -> list[type]:
+    """Returns the classes of objects, and those that these are made of, without torch's."""
+    classes = {base for owner in owners for base in type(owner).__mro__}
+    own = [each for each in classes if not _is_torchs(each.__module__)]
+    return sorted(own, key=lambda each: (each.__module__, each.__qualname__))
+
+
+def _file_of(kind: type) -> str:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or kind.__module__
+
+
+def _is_torchs(module: str | None) -> bool:
+    return module == "torch" or (module or "").startswith("torch.")
 
 
 def _seen_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -116,11 +164,17 @@ def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, int | floa
         for key, item in value.items():
             yield from _within(f"{name}[{key!r}]", item, depth - 1)
     elif depth and _is_plain(value):
-        for key, item in vars(value).items():
-            yield from _within(f"{name}.{key}", item, depth - 1)
+        yield from _items(name, vars(value), depth)
+
+
+def _items(
+    name: str, attributes: Mapping[str, Any], depth: int
+) -> Iterator[tuple[str, int | float]]:
+    for key, item in attributes.items():
+        yield from _within(f"{name}.{key}", item, depth - 1)
 
 
 def _is_plain(value: Any) -> bool:
     """Returns whether an object is one of the user's own, that only holds something."""
-    own = not type(value).__module__.startswith((*_TORCH, "builtins"))
+    own = not _is_torchs(type(value).__module__) and type(value).__module__ != "builtins"
     return own and hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type))

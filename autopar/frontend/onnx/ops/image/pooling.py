@@ -17,7 +17,18 @@ from autopar.frontend.onnx.ops.shape.layout import as_ints, larger, smaller
 from autopar.frontend.onnx.trace.node import Array, Node, Refused
 from autopar.frontend.onnx.trace.values import Translation
 
-_MAX_POOL: tuple[Callable[..., torch.Tensor], ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+Sizes = tuple[int, ...]
+
+
+def _max_pool_1d(
+    x: torch.Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
+) -> torch.Tensor:
+    """Pools rows of an image one row high: torch's pool of rows asks for their length."""
+    windows = ((1, *kernel), (1, *stride), (0, *padding), (1, *dilation))
+    return F.max_pool2d(x.unsqueeze(-2), *windows).squeeze(-2)
+
+
+_MAX_POOL: tuple[Callable[..., torch.Tensor], ...] = (_max_pool_1d, F.max_pool2d, F.max_pool3d)
 _MAX_POOL_INDICES: tuple[Callable[..., tuple[torch.Tensor, torch.Tensor]], ...] = (
     F.max_pool1d_with_indices,
     F.max_pool2d_with_indices,

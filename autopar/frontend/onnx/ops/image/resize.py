@@ -20,7 +20,7 @@ from autopar.frontend.onnx.ops.image.resize_open import resize_open
 from autopar.frontend.onnx.ops.linear import times_matrix
 from autopar.frontend.onnx.ops.shape.layout import as_axes, as_ints
 from autopar.frontend.onnx.ops.shape.padding import MOST_INDICES
-from autopar.frontend.onnx.trace.node import Array, Node, Refused, as_array, to_bind
+from autopar.frontend.onnx.trace.node import Array, Node, Refused, Undecided, as_array
 from autopar.frontend.onnx.trace.values import Known, Traced, Translation, Value
 
 Weights = npt.NDArray[np.float64]
@@ -81,8 +81,10 @@ def _resize(
 ) -> torch.Tensor:
     if _is_open(x, sizes):
         if node.text("coordinate_transformation_mode") == "tf_crop_and_resize":
-            raise Refused("it crops open sizes", to_bind())
-        return resize_open(node, x, _along(node, x), scales, sizes)
+            cropped = (x.shape[axis] for axis in _along(node, x))
+            raise Undecided("it crops open sizes", *cropped, by_range=False)
+        resized = resize_open(node, x, _along(node, x), scales, sizes)
+        return resized if resized.dtype == x.dtype else _rounded(resized, x.dtype)
     axes = _axes(node, x, roi, scales, sizes)
     changed = [a for a in axes if a.target != a.size or a.scale != 1.0 or a.start or a.end != 1.0]
     if not changed:

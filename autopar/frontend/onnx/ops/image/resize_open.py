@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 
 import sympy
 import torch
 
 from autopar.frontend.lower.asking import is_sure
-from autopar.frontend.onnx.ops.shape.layout import as_ints
-from autopar.frontend.onnx.trace.node import Array, Node, Refused, to_bind
+from autopar.frontend.onnx.ops.shape.layout import as_ints, larger
+from autopar.frontend.onnx.trace.node import Array, Node, Refused, Undecided
 
 MOST_DENOMINATOR = 1024
 """Of scales by which open sizes are multiplied: others are no fractions, but rounded numbers."""
@@ -56,7 +58,8 @@ def resize_open(
         Refused: If it can't be said for all sizes what it computes.
     """
     if node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise Refused("it keeps the aspect ratio of open sizes", to_bind())
+        kept = (x.shape[axis] for axis in along)
+        raise Undecided("it keeps the aspect ratio of open sizes", *kept, by_range=False)
     axes = [axis for axis in _axes(x, along, scales, sizes) if axis.changes]
     if not axes:
         return x
@@ -65,12 +68,18 @@ def resize_open(
     found = _native(node, x, axes)
     if found is not None:
         return found
-    if node.text("mode", "nearest") != "nearest":
-        how = node.text("coordinate_transformation_mode", "half_pixel")
-        raise Refused(f"mode {node.text('mode')!r} with {how!r} through open sizes", to_bind())
+    if node.text("mode", "nearest") == "nearest":
+        for axis in axes:
+            x = x.index_select(axis.axis, _nearest(node, axis))
+        return x
+    changing = [axis.size for axis in axes] + [axis.target for axis in axes]
+    if node.flag("antialias") or node.text("mode") not in _NEAR:
+        what = f"mode {node.text('mode')!r} of what is filtered through open sizes"
+        raise Undecided(what, *changing, by_range=False)
+    wide = x.to(torch.float32)
     for axis in axes:
-        x = x.index_select(axis.axis, _nearest(node, axis))
-    return x
+        wide = _interpolated(node, wide, axis)
+    return wide
 
 
 def _axes(
@@ -82,17 +91,33 @@ def _axes(
         return [OpenAxis(at, *pair, _ratio(*pair)) for at, pair in zip(along, pairs, strict=True)]
     if scales is None or scales.size != len(along):
         raise Refused("it has neither scales nor sizes for its axes")
-    ratios = [_fraction(float(scale)) for scale in scales.reshape(-1).tolist()]
+    factors = zip(along, scales.reshape(-1).tolist(), strict=True)
+    ratios = [_fraction(x.shape[at], float(scale)) for at, scale in factors]
     return [
-        OpenAxis(at, x.shape[at], x.shape[at] * ratio.numerator // ratio.denominator, ratio)
+        OpenAxis(at, x.shape[at], _times(x.shape[at], ratio), ratio)
         for at, ratio in zip(along, ratios, strict=True)
     ]
 
 
-def _fraction(scale: float) -> Fraction:
+def _times(size: int, ratio: Fraction) -> int:
+    """Returns how many elements so many become; a little less than a whole one counts."""
+    if isinstance(size, int):
+        return math.floor(size * float(ratio) + 1e-7)
+    return size * ratio.numerator // ratio.denominator
+
+
+def _fraction(size: int, scale: float) -> Fraction:
+    """Returns the factor of an axis.
+
+    Raises:
+        Undecided: If it is a rounded number, and the size open.
+    """
     found = Fraction(scale)
-    if scale <= 0 or found.denominator > MOST_DENOMINATOR:
-        raise Refused(f"a scale of {scale:.9g}, which is rounded, for open sizes", to_bind())
+    if scale <= 0:
+        raise Refused(f"a scale of {scale:.9g}")
+    if found.denominator > MOST_DENOMINATOR and not isinstance(size, int):
+        what = f"how many elements {size} times {scale:.9g} are depends on how that is rounded"
+        raise Undecided(what, size, by_range=False)
     return found
 
 
@@ -141,23 +166,71 @@ def _all_larger(axes: Sequence[OpenAxis]) -> bool:
     return all(axis.target > 1 for axis in axes)
 
 
+def _coordinates(node: Node, axis: OpenAxis, dtype: torch.dtype) -> torch.Tensor:
+    """Returns where in the input each output element lies (ONNX Resize, attributes)."""
+    how = node.text("coordinate_transformation_mode", "half_pixel")
+    out = torch.arange(axis.target, dtype=dtype)
+    if how == "align_corners" and axis.is_exact:
+        return out * _number(axis.size - 1, dtype) / _number(larger(axis.target - 1, 1), dtype)
+    if how == "pytorch_half_pixel" and axis.target == 1:
+        return out
+    scale = _scale(axis, dtype)
+    if how == "asymmetric":
+        return out / scale
+    if how == "tf_half_pixel_for_nn":
+        return (out + 0.5) / scale
+    if how in _CENTERED or (how == "half_pixel_symmetric" and axis.is_exact):
+        return (out + 0.5) / scale - 0.5
+    what = f"coordinates by {how!r}, where {axis.size} elements become {axis.target},"
+    raise Undecided(f"{what} through open sizes", axis.size, axis.target, by_range=False)
+
+
+def _scale(axis: OpenAxis, dtype: torch.dtype) -> torch.Tensor | float:
+    """Returns the factor by which an axis is resized, computed by the program if it isn't fixed."""
+    if axis.ratio is not None:
+        return float(axis.ratio)
+    return _number(axis.target, dtype) / _number(axis.size, dtype)
+
+
+def _number(size: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full((), size, dtype=dtype)
+
+
 def _nearest(node: Node, axis: OpenAxis) -> torch.Tensor:
     """Returns which element each element of the result is, in single precision as elsewhere."""
-    if axis.ratio is None:
-        raise Refused(f"{axis.size} elements become {axis.target}, in no fixed ratio", to_bind())
-    scale = float(axis.ratio)
-    out = torch.arange(axis.target, dtype=torch.float32)
-    how = node.text("coordinate_transformation_mode", "half_pixel")
-    if how == "asymmetric":
-        at = out / scale
-    elif how == "tf_half_pixel_for_nn":
-        at = (out + 0.5) / scale
-    elif how in ("half_pixel", "pytorch_half_pixel") and (how == "half_pixel" or axis.target > 1):
-        at = (out + 0.5) / scale - 0.5
-    else:
-        raise Refused(f"nearest elements by {how!r} through open sizes", to_bind())
+    at = _coordinates(node, axis, torch.float32)
     index = _rounded(at, node.text("nearest_mode", "round_prefer_floor")).to(torch.int64)
     return torch.clamp(index, min=0, max=axis.size - 1)
+
+
+def _interpolated(node: Node, x: torch.Tensor, axis: OpenAxis) -> torch.Tensor:
+    """Returns a resized axis: sums of the elements near each place, by their distance."""
+    at = _coordinates(node, axis, torch.float64)
+    first, shape = torch.floor(at), [-1 if each == axis.axis else 1 for each in range(x.ndim)]
+    places, weights = [], []
+    for offset in _NEAR[node.text("mode")]:
+        place = first + offset
+        weight = _weight(node, torch.abs(at - place))
+        if node.flag("exclude_outside"):
+            weight = torch.where((place >= 0) & (place <= axis.size - 1), weight, 0.0)
+        places.append(torch.clamp(place, min=0, max=axis.size - 1).to(torch.int64))
+        weights.append(weight)
+    total = reduce(torch.add, weights)
+    parts = (
+        x.index_select(axis.axis, place) * (weight / total).to(x.dtype).reshape(shape)
+        for place, weight in zip(places, weights, strict=True)
+    )
+    return reduce(torch.add, parts)
+
+
+def _weight(node: Node, distance: torch.Tensor) -> torch.Tensor:
+    """Returns what elements at a distance count: linearly, or by Keys' cubic convolution (1981)."""
+    if node.text("mode") == "linear":
+        return torch.clamp(1.0 - distance, min=0.0)
+    a, d = node.number("cubic_coeff_a", -0.75), distance
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return torch.where(d <= 1, near, torch.where(d < 2, far, 0.0))
 
 
 def _rounded(at: torch.Tensor, how: str) -> torch.Tensor:
@@ -169,6 +242,12 @@ def _rounded(at: torch.Tensor, how: str) -> torch.Tensor:
         return torch.floor(at) if how == "floor" else torch.ceil(at)
     raise Refused(f"nearest_mode {how!r} isn't supported")
 
+
+_CENTERED = ("half_pixel", "pytorch_half_pixel")
+"""How coordinates are found by the middles of elements."""
+
+_NEAR = {"linear": (0, 1), "cubic": (-1, 0, 1, 2)}
+"""Which elements count at a place between two, from the first of them on, by mode."""
 
 _NATIVE = {
     ("nearest", 1): torch.ops.aten.upsample_nearest1d.default,

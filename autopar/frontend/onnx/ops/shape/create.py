@@ -11,7 +11,7 @@ from onnx import TensorProto
 from autopar.frontend.lower.asking import is_sure
 from autopar.frontend.onnx.model.dtypes import FLOAT4_VALUES
 from autopar.frontend.onnx.ops.shape.layout import as_ints, larger, take_for
-from autopar.frontend.onnx.trace.node import Array, Node, Refused
+from autopar.frontend.onnx.trace.node import Array, Node, Refused, Undecided
 from autopar.frontend.onnx.trace.values import Translation
 
 _SATURATING = (
@@ -76,11 +76,16 @@ def _range(node: Node, start: Array, limit: Array, delta: Array) -> torch.Tensor
 
 
 def _open_range(first: int, last: int, step: int, dtype: torch.dtype) -> torch.Tensor:
-    if not is_sure(step >= 1):
-        raise Refused(f"a range from {first} to {last} in steps of {step}")
-    count = -(-(last - first) // step)
+    if not is_sure(step >= 1) and not is_sure(step <= -1):
+        what = f"a range from {first} to {last} in steps of {step}"
+        raise Undecided(what, first, last, step)
+    is_up = is_sure(step > 0)
+    length, stride = (last - first, step) if is_up else (first - last, -step)
+    count = (length + stride - 1) // stride
     count = count if is_sure(count >= 0) else larger(0, count)
-    return torch.arange(first, first + count * step, step, dtype=dtype)
+    if is_up:
+        return torch.arange(first, first + count * step, step, dtype=dtype)
+    return torch.arange(count, dtype=dtype) * step + first
 
 
 def _shape(node: Node, x: torch.Tensor) -> torch.Tensor:

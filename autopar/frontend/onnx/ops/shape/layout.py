@@ -12,8 +12,9 @@ import torch.nn.functional as F
 
 from autopar.frontend.lower.asking import is_sure
 from autopar.frontend.onnx.ops.shape.padding import pad_axis
-from autopar.frontend.onnx.trace.node import Array, Node, Refused, to_bind
+from autopar.frontend.onnx.trace.node import Array, Node, Refused, Undecided
 from autopar.frontend.onnx.trace.values import Translation
+from autopar.ir.expr.expression import UNBOUNDED
 
 MOST_OPERANDS = 1024
 """Operands of one op at most: passes compare the operands of an op with one another."""
@@ -49,7 +50,7 @@ def is_one(size: int) -> bool:
         Refused: If it is open, and may be 1 or not.
     """
     if not is_sure(size == 1) and not is_sure(size != 1):
-        raise Refused(f"whether {size} is 1 decides what it does", to_bind())
+        raise Undecided(f"whether {size} is 1 decides what it does", size)
     return is_sure(size == 1)
 
 
@@ -177,7 +178,7 @@ def _split(node: Node, x: torch.Tensor, sizes: Array | None = None) -> tuple[tor
 def _equal_parts(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor, ...]:
     """Cuts a dimension into so many parts, of which the last ones may be smaller, or empty."""
     size = x.shape[axis]
-    block = -(-size // parts)
+    block = (size + parts - 1) // parts
     ends = [smaller(block * at, size) for at in range(parts)] + [size]
     if all(isinstance(end, int) for end in ends):
         return tuple(torch.split(x, [end - start for start, end in pairwise(ends)], axis))
@@ -214,7 +215,17 @@ def _tile(node: Node, x: torch.Tensor, repeats: Array) -> torch.Tensor:
     counts = as_ints(repeats)
     if len(counts) != x.ndim:
         raise Refused(f"{len(counts)} repeats for {x.ndim} dimensions")
+    if any(isinstance(count, torch.SymInt) for count in counts):
+        return _tile_open(x, counts)
     return x if all(count == 1 for count in counts) else x.repeat(counts)
+
+
+def _tile_open(x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """Tiles by counts that are open: torch asks whether one is 0 or 1."""
+    pairs = [each for pair in zip(counts, x.shape, strict=True) for each in pair]
+    single = [each for size in x.shape for each in (1, size)]
+    sizes = [count * size for count, size in zip(counts, x.shape, strict=True)]
+    return x.reshape(single).expand(pairs).reshape(sizes)
 
 
 def _slice(
@@ -254,20 +265,16 @@ def _slice_axis(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
 
 
 def _slice_open(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
-    """Slices where the size, or a bound, is open.
-
-    Raises:
-        Refused: If it depends on the size which elements are taken.
-    """
+    """Slices where the size, or a bound, is open."""
     size, step = x.shape[axis], part.step
-    if step < 1:
-        raise Refused(f"a step of {step} through an open size", to_bind())
+    if step < 0:
+        return _slice_open(x.flip(axis), axis, slice(-1 - part.start, -1 - part.stop, -step))
     first, last = (_clamped(bound, size) for bound in (part.start, part.stop))
-    length = -(-(last - first) // step)
     if is_sure(last <= first):
-        length = 0
+        last = first
     elif not is_sure(first <= last) and not _is_ordered(part, last is size):
-        raise Refused(f"whether {first} is before {last} decides what it takes", to_bind())
+        last = larger(first, last)
+    length = -(-(last - first) // step)
     if step == 1:
         return x if is_sure(length == size) else x.narrow(axis, first, length)
     index = [slice(None)] * axis + [slice(first, last, step)]
@@ -284,10 +291,10 @@ def _is_ordered(part: slice, to_the_end: bool) -> bool:
 def _clamped(bound: int, size: int) -> int:
     """Returns a bound of a slice as one within a dimension, counted from its start."""
     if is_sure(bound < 0):
-        return larger(bound + size, 0)
+        return 0 if is_sure(bound <= -UNBOUNDED) else larger(bound + size, 0)
     if is_sure(bound <= size):
         return bound
-    return size if is_sure(bound >= size) or is_sure(bound >= 2**31 - 1) else smaller(bound, size)
+    return size if is_sure(bound >= size) or is_sure(bound >= UNBOUNDED) else smaller(bound, size)
 
 
 def _pad(

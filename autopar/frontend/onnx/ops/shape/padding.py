@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from autopar.frontend.onnx.trace.node import Refused, to_bind
+from autopar.frontend.onnx.trace.node import Refused, Undecided
 
 MOST_INDICES = 2**26
 """Elements of an index that a translation makes up, at most."""
@@ -38,11 +38,22 @@ def pad_axis(x: torch.Tensor, axis: int, left: int, right: int, mode: str) -> to
 
 def _pad_open(x: torch.Tensor, axis: int, left: int, right: int, mode: str) -> torch.Tensor:
     """Pads an axis of open size, which takes for granted that it is long enough for that."""
+    if mode == "wrap" and left >= 0 and right >= 0:
+        return _wrapped(x, axis, left, right)
     names = {"edge": "replicate", "reflect": "reflect"}
     if mode not in names or left < 0 or right < 0:
-        raise Refused(f"pad mode {mode!r} by {left} and {right} of an open size", to_bind())
+        what = f"pad mode {mode!r} by {left} and {right} of {x.shape[axis]} elements"
+        raise Undecided(what, x.shape[axis], left, right, by_range=False)
     moved = x.movedim(axis, -1)
     # Torch pads the last one of two or three dimensions.
     flat = moved if moved.ndim in (2, 3) else moved.reshape(1, -1, moved.shape[-1])
     padded = F.pad(flat, [left, right], mode=names[mode])
     return padded.reshape(*moved.shape[:-1], padded.shape[-1]).movedim(-1, axis)
+
+
+def _wrapped(x: torch.Tensor, axis: int, left: int, right: int) -> torch.Tensor:
+    """Pads an axis with its other end, which takes for granted that it is as long as that."""
+    size = x.shape[axis]
+    torch._check(size >= left)  # type: ignore[no-untyped-call]
+    torch._check(size >= right)  # type: ignore[no-untyped-call]
+    return torch.cat([x.narrow(axis, size - left, left), x, x.narrow(axis, 0, right)], axis)
