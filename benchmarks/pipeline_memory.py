@@ -42,7 +42,8 @@ class Block(nn.Module):
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(found.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.behind(x))))
+        inner: Tensor = self.down(F.gelu(self.up(self.behind(x))))
+        return x + inner
 
 
 class Model(nn.Module):
