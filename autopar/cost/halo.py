@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.redistribution import redistribution_messages
-from autopar.ir.rules.window import Redistribution
+from autopar.ir.rules.redistribution import Redistribution
 
 
 def redistribute_seconds(

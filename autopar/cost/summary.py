@@ -112,7 +112,8 @@ class _Counts:
         joined = "_".join(str(axis) for axis in axes) if isinstance(axes, tuple) else ""
         key = (op.kind.removeprefix(COMM), str(op.arg("group", joined)))
         count, total = self.collectives.get(key, (0, 0))
-        declaration, args = declared(op.kind, op.loc), dict(op.args)
+        declaration = declared(op.kind, op.loc)
+        args = dict(args_at(op.args, self.coords)) if declaration.halo else {}
         results = (values[name] for name in op.results)
         size = sum(
             received_bytes(declaration, args, one.known_shape, one.itemsize) for one in results

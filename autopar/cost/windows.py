@@ -27,8 +27,8 @@ from autopar.ir.rules.distribution import (
     window_extent,
     windows,
 )
+from autopar.ir.rules.redistribution import Exchange
 from autopar.ir.rules.rule import Rule
-from autopar.ir.rules.window import Redistribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class _Lowering:
     def _window(
         self, factor: str, dim: int, low: IntExpr, shape: tuple[IntExpr, ...]
     ) -> WindowStep:
-        way: Redistribution = self.found[factor]
+        way: Exchange = self.found[factor]
         is_complete = factor in self.complete
         if not is_complete and not way.is_local:
             axes = window_axes(self.rule, self.dist, factor)

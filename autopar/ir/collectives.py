@@ -41,7 +41,7 @@ WHOLE = "whole"
 BLOCK = "block"
 """Of a dimension: the member's block, by the rule of `autopar.ir.layout`."""
 HELD, WINDOW = "held", "window"
-"""Of a dimension: what a member holds and reads, by the arguments of `rules.window`."""
+"""Of a dimension: what a member holds and reads, by the arguments of `rules.redistribution`."""
 
 OPERAND, RESULT = "operand", "result"
 

@@ -77,10 +77,24 @@ def block_index(axes: Sequence[str], mesh: ProcessMesh) -> IntExpr:
 
 def block_of(size: IntExpr, parts: int, index: IntExpr) -> IntExpr:
     """Returns the size of a block of so many parts, of which the last ones are less, or nothing."""
-    block = block_size(size, parts)
-    if divides(parts, size):
-        return block
-    return maximum(0, minimum(block, size - index * block))
+    return block_extent(size, block_size(size, parts), parts, index)[1]
+
+
+def block_extent(
+    size: IntExpr, block: IntExpr, parts: int, index: IntExpr
+) -> tuple[IntExpr, IntExpr]:
+    """Returns (offset, size) of a block of a dimension.
+
+    Args:
+        size: Of the dimension.
+        block: Elements of a block; of the last ones less, or nothing.
+        parts: How many blocks there are.
+        index: Which one it is.
+    """
+    start = index * block
+    if block * parts == size:
+        return start, block
+    return minimum(start, size), maximum(0, minimum(block, size - start))
 
 
 def local_extent(sub: SubDim, mesh: ProcessMesh) -> tuple[IntExpr, IntExpr]:
@@ -88,11 +102,7 @@ def local_extent(sub: SubDim, mesh: ProcessMesh) -> tuple[IntExpr, IntExpr]:
     parts = mesh.axes_size(sub.axes)
     if parts == 1:
         return 0, sub.size
-    index = block_index(sub.axes, mesh)
-    start = index * block_size(sub.size, parts)
-    if not divides(parts, sub.size):
-        start = minimum(start, sub.size)
-    return start, block_of(sub.size, parts, index)
+    return block_extent(sub.size, block_size(sub.size, parts), parts, block_index(sub.axes, mesh))
 
 
 def local_dim_size(dim: DimLayout, mesh: ProcessMesh) -> IntExpr:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from autopar.ir.collectives import BLOCK, DECLARED, HELD, WHOLE, WINDOW, declared
 from autopar.ir.deployment import Deployment
+from autopar.ir.dims import block_extent
 from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
 from autopar.ir.expr.expression import IntExpr, is_open
 from autopar.ir.program import Arg
 from autopar.ir.rules.numbering import Numbering
+from autopar.ir.rules.window import Window
 from autopar.mapping.classes import RankClass
 from autopar.mapping.collectives import Collective
 from autopar.mapping.membership import Membership, at_ranks, rank_text
@@ -83,12 +86,30 @@ def _whole(met: Meeting, size: Ints) -> Ints:
 
 
 def _held(met: Meeting, size: Ints) -> Ints:
-    held = met.settings["block"]
-    extent: Ints = np.clip(size - _numbering(met).held_by(met.group.position) * held, 0, held)
+    held, at = met.settings["block"], _numbering(met).held_by(met.group.position)
+    if has_open(size) or has_open(held):
+        return met.open.computed(_held_open, (size, held), (_parts(met, "held"), at))
+    extent: Ints = np.clip(size - at * held, 0, held)
     return extent
 
 
+def _held_open(size: IntExpr, block: IntExpr, parts: int, at: int) -> IntExpr:
+    return block_extent(size, block, parts, at)[1]
+
+
+def _parts(met: Meeting, name: str) -> Ints:
+    """Returns into how many blocks a dimension is cut that members hold, or read."""
+    numbering = _numbering(met)
+    axes = {"held": numbering.held, "read": numbering.read}[name]
+    if not numbering.sizes:
+        return met.group.size
+    return np.full(1, prod(numbering.sizes[axis] for axis in axes), np.int64)
+
+
 def _window(met: Meeting, size: Ints) -> Ints:
+    sizes = (size, *(met.settings[name] for name in ("outputs", "outputs_block", "start")))
+    if any(map(has_open, sizes)):
+        return _window_open(met, sizes)
     settings, read = met.settings, met.settings["outputs_block"]
     reads = _numbering(met).read_by(met.group.position)
     count = np.clip(settings["outputs"] - reads * read, 0, read)
@@ -100,6 +121,27 @@ def _window(met: Meeting, size: Ints) -> Ints:
         low, high = np.clip(low, 0, size), np.clip(high, 0, size)
     extent: Ints = high - low
     return extent
+
+
+def _window_open(met: Meeting, sizes: Sequence[Ints]) -> Ints:
+    fill = met.others.get("fill")
+    assert isinstance(fill, (int, float, str))
+
+    def length(
+        size: IntExpr,
+        outputs: IntExpr,
+        block: IntExpr,
+        start: IntExpr,
+        stride: int,
+        reach: int,
+        *where: int,
+    ) -> IntExpr:
+        extent = block_extent(outputs, block, *where)
+        return Window("", stride, start, reach, fill).extent(*extent, size)[1]
+
+    at = _numbering(met).read_by(met.group.position)
+    numbers = (met.settings["stride"], met.settings["length"], _parts(met, "read"), at)
+    return met.open.computed(length, sizes, numbers)
 
 
 def _numbering(met: Meeting) -> Numbering:

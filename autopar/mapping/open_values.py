@@ -7,13 +7,14 @@ two arrays are equal says whether ranks agree, whatever the sizes are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from autopar.ir.dims import block_of
 from autopar.ir.expr.arrays import Ints
-from autopar.ir.expr.expression import Expr, IntExpr, axes_of, substitute
+from autopar.ir.expr.expression import FOLD, Binary, Expr, IntExpr, axes_of, substitute, terms_of
 
 _FIRST = -(2**62)
 _LAST = _FIRST + 2**32
@@ -24,6 +25,7 @@ class OpenValues:
 
     def __init__(self) -> None:
         self._numbers: dict[Expr, int] = {}
+        self._settled: dict[Expr, int] = {}
         self._exprs: list[Expr] = []
 
     def number(self, expr: IntExpr) -> int:
@@ -32,9 +34,16 @@ class OpenValues:
             return expr
         found = self._numbers.get(expr)
         if found is None:
-            found = self._numbers[expr] = _FIRST + len(self._exprs)
-            self._exprs.append(expr)
+            found = self._numbers[expr] = self._number(_settled(expr))
         return found
+
+    def _number(self, expr: IntExpr) -> int:
+        if isinstance(expr, int):
+            return expr
+        if expr not in self._settled:
+            self._settled[expr] = _FIRST + len(self._exprs)
+            self._exprs.append(expr)
+        return self._settled[expr]
 
     def expr(self, number: int) -> IntExpr:
         """Returns what a number stands for."""
@@ -61,17 +70,40 @@ class OpenValues:
 
     def blocks(self, size: Ints, count: Ints, position: Ints) -> Ints:
         """Returns blocks of dimensions: of so many parts the one at this position, of each rank."""
+        return self.computed(block_of, (size,), (count, position))
 
-        def block(number: int, parts: int, at: int) -> IntExpr:
-            return block_of(self.expr(number), parts, at)
+    def computed(
+        self, compute: Callable[..., IntExpr], sizes: Sequence[Ints], numbers: Sequence[Ints]
+    ) -> Ints:
+        """Returns what is computed of sizes that may be open, and of numbers, of each rank."""
 
-        return self._each(block, np.broadcast_arrays(size, count, position))
+        def one(*row: int) -> IntExpr:
+            exprs = map(self.expr, row[: len(sizes)])
+            return compute(*exprs, *row[len(sizes) :])
+
+        return self._each(one, np.broadcast_arrays(*sizes, *numbers))
 
     def _each(self, compute: Callable[..., IntExpr], columns: Sequence[Ints]) -> Ints:
         """Returns what is computed of each row, once for equal ones."""
         rows, index = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
         found = [self.number(compute(*map(int, row))) for row in rows]
         return np.asarray(found, np.int64)[index.reshape(-1)]
+
+
+def _settled(expr: IntExpr) -> IntExpr:
+    """Returns an expression with common divisors outside of its minima and maxima.
+
+    Blocks of pairs are as large as twice the blocks: `min(2 * b, 2 * n)` is `min(b, n) * 2`.
+    """
+    if not isinstance(expr, Binary):
+        return expr
+    sides = _settled(expr.lhs), _settled(expr.rhs)
+    if expr.op not in ("min", "max"):
+        return FOLD[expr.op](*sides)
+    divisor = math.gcd(*(factor for side in sides for factor in terms_of(side).values()))
+    if divisor > 1:
+        sides = sides[0] // divisor, sides[1] // divisor
+    return FOLD[expr.op](*sides) * max(1, divisor)
 
 
 def has_open(values: Ints) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autopar.cost.communicated import communicated_bytes
 from autopar.ir.collectives import declared
+from autopar.ir.expr.at_rank import args_at
 from autopar.ir.expr.expression import FromFirst, evaluate
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -53,6 +54,5 @@ def collective_bytes(site: Collective, mesh: ProcessMesh) -> int:
         for value in (site.operand, site.result)
     )
     declaration = declared(site.op.kind, site.op.loc)
-    return communicated_bytes(
-        declaration, dict(site.op.args), operand, result, site.result.itemsize
-    )
+    args = dict(args_at(site.op.args, origin)) if declaration.halo else {}
+    return communicated_bytes(declaration, args, operand, result, site.result.itemsize)

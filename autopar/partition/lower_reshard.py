@@ -40,8 +40,8 @@ from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg
 from autopar.ir.rules.numbering import Numbering
-from autopar.ir.rules.rule import as_number
-from autopar.ir.rules.window import Redistribution, Window
+from autopar.ir.rules.redistribution import Exchange
+from autopar.ir.rules.window import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,21 +288,15 @@ def _redistribute(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -
     held, read = (parts[dim].layout for parts in (before, after))
     sizes = tuple(mesh.axis_size(axis) for axis in move.axes)
     positions = (tuple(map(move.axes.index, dim_axes(cut))) for cut in (held, read))
-    size = as_number(dim_size(held))
-    redistribution = Redistribution(
-        size,
-        _largest(held, mesh),
-        size,
-        _largest(read, mesh),
-        Window("", fill="none"),
-        Numbering(sizes, *positions),
-    )
-    return REDISTRIBUTE, iter((("dim", dim), *redistribution.args, ("axes", move.axes)))
+    size, numbering = dim_size(held), Numbering(sizes, *positions)
+    blocks = _largest(held, mesh), _largest(read, mesh)
+    exchange = Exchange(size, blocks[0], size, blocks[1], Window(""), numbering)
+    return REDISTRIBUTE, iter((("dim", dim), *exchange.args, ("axes", move.axes)))
 
 
-def _largest(dim: DimLayout, mesh: ProcessMesh) -> int:
+def _largest(dim: DimLayout, mesh: ProcessMesh) -> IntExpr:
     """Returns the number of elements that a process holds of a dimension at most."""
-    return as_number(prod(block_size(sub.size, mesh.axes_size(sub.axes)) for sub in dim))
+    return prod(block_size(sub.size, mesh.axes_size(sub.axes)) for sub in dim)
 
 
 def _to_partial(move: Move, before: Sequence[_Part], after: Sequence[_Part]) -> _Lowered:

@@ -33,7 +33,7 @@ from autopar.ir.expr.expression import Expr, IntExpr
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.nothing import IDENTITY, OF_NOTHING
 from autopar.ir.program import Function, Op, Value
-from autopar.ir.rules.window import Redistribution
+from autopar.ir.rules.redistribution import Exchange
 from autopar.partition.pipeline.order import in_order
 
 HOISTED = -1
@@ -175,13 +175,14 @@ class _Unrolling:
         self._cut(op, whole, "split_dim")
 
     def _redistribute(self, op: Op, parts: Parts) -> None:
-        exchange = Redistribution.of_args(dict(op.args))
+        exchange = Exchange.of_args(dict(op.args))
         whole = self._fresh(f"{op.results[0]}.whole")
         held = {exchange.numbering.held_by(each): parts[each] for each in self._iterations}
         self._cat(op, [held[each] for each in sorted(held)], "dim", whole)
         fill, dim = exchange.window.fill, _integer(op, "dim")
         for iteration, name in enumerate(self._divide(op.results[0])):
-            window = emitted.window(dim, *exchange.interval(iteration), fill)
+            low, length = exchange.extent(iteration, len(parts))
+            window = emitted.window(dim, low, low + length, fill)
             self._emit(op, window.with_operand(whole), name, iteration)
             self._name(name, value_at(self._main.values[op.results[0]], self._at(iteration)))
 

@@ -45,8 +45,6 @@ INTERPOLATIONS = (
 )
 
 NAMES = ("upsample_nearest", "_upsample_nearest_exact")
-NOT_WINDOWED = ("conv1d.padding", "conv_transpose2d.input")
-"""Those of whose samples none is split along windows without a body, or without runs of pixels."""
 
 NEAREST = (
     *(f"{kind}{n}d.vec" for kind in NAMES for n in (1, 2, 3)),
@@ -68,15 +66,8 @@ LOSSES: Sequence[Loss] = (
     ),
     Loss(
         "split",
-        "windows are known in numbers: dimensions that are read through them are whole",
-        (
-            *(kind for kind in CONVOLUTIONS if kind not in NOT_WINDOWED),
-            *(f"{kind}_pool{n}d.default" for kind in ("avg", "max") for n in (1, 2, 3)),
-            *(f"adaptive_avg_pool{n}d.default" for n in (1, 2, 3)),
-            *(f"max_pool{n}d_with_indices.default" for n in (2, 3)),
-            *("max_pool2d_with_indices_backward.default", "autopar.max_pool_backward"),
-            "autopar.max_pool_with_indices",
-        ),
+        "how large the windows are depends on the size, and may differ from one to the next",
+        tuple(f"adaptive_avg_pool{n}d.default" for n in (1, 2, 3)),
     ),
     Loss(
         "factor",
@@ -84,8 +75,7 @@ LOSSES: Sequence[Loss] = (
         (
             *("conv_transpose1d.default", "conv_transpose2d.input"),
             *("convolution_backward.default", "avg_pool2d_backward.default"),
-            *(f"max_pool{n}d_with_indices_backward.default" for n in (2, 3)),
-            *("autopar.max_pool_backward", *INTERPOLATIONS, *NEAREST),
+            *("max_pool2d_with_indices_backward.default", *INTERPOLATIONS, *NEAREST),
         ),
     ),
     Loss(
@@ -100,13 +90,12 @@ LOSSES: Sequence[Loss] = (
     ),
     Loss(
         "body",
-        "the body divides by a size, or splits along windows alone",
+        "the body divides by a size, or by how far windows reach from it",
         (
             *("scaled_dot_product_attention.default", "_scaled_dot_product_attention_math.default"),
             "_scaled_dot_product_flash_attention_for_cpu.default",
-            *("cross_entropy_loss.default", "convolution_backward.default", "conv1d.padding"),
+            *("cross_entropy_loss.default", "convolution_backward.default"),
             *(f"adaptive_max_pool{n}d.default" for n in (1, 2, 3)),
-            "max_pool1d_with_indices.default",
         ),
     ),
 )
@@ -293,7 +282,7 @@ NEEDED: Sequence[tuple[str, str, str, Shapes, Shapes, Mapping[str, Arg]]] = (
     (
         "aten.convolution.default",
         "input weight",
-        "n i x0 x1, o i k0 k1 -> n o y0 y1; n i o",
+        "n i x0 x1, o i k0 k1 -> n o y0 y1; n i o y0 y1",
         [OPEN_IMAGES, (8, 3, 3, 3)],
         [(BATCH, 8, LENGTH, PAST)],
         convolved((1, 1)),
@@ -309,7 +298,7 @@ NEEDED: Sequence[tuple[str, str, str, Shapes, Shapes, Mapping[str, Arg]]] = (
     (
         "aten.convolution_backward.default",
         "grad_output input weight",
-        "n o x0 x1, n i y0 y1, o i k0 k1 -> n i y0 y1, o i k0 k1, o; n o; parts: n o i",
+        "n o x0 x1, n i y0 y1, o i k0 k1 -> n i y0 y1, o i k0 k1, o; n o; parts: n o i y0 y1",
         [(BATCH, 8, LENGTH, PAST), OPEN_IMAGES, (8, 3, 3, 3)],
         [OPEN_IMAGES, (8, 3, 3, 3), (8,)],
         {"bias_sizes": (8,), "output_mask": (True, True, True), **convolved((1, 1))},
@@ -317,7 +306,7 @@ NEEDED: Sequence[tuple[str, str, str, Shapes, Shapes, Mapping[str, Arg]]] = (
     (
         "aten.max_pool2d_with_indices.default",
         "self",
-        "i0 i1 x0 x1 -> i0 i1 y0 y1, i0 i1 y0 y1; i0 i1",
+        "i0 i1 x0 x1 -> i0 i1 y0 y1, i0 i1 y0 y1; i0 i1; placed: i0 i1 y0 y1",
         [OPEN_IMAGES],
         [(BATCH, 3, floordiv(LENGTH, 2), floordiv(PAST, 2))] * 2,
         {"kernel_size": (2, 2), "stride": (2, 2)},
@@ -345,6 +334,14 @@ NEEDED: Sequence[tuple[str, str, str, Shapes, Shapes, Mapping[str, Arg]]] = (
         [IMAGES],
         [(BATCH, 3, 64, 64)],
         {"output_size": (64, 64), "align_corners": False},
+    ),
+    (
+        "aten.upsample_bilinear2d.default",
+        "self",
+        "i0 i1 x0 x1 -> i0 i1 (y0 b0) (y1 b1); i0 i1; halo: i0 i1 y0 y1",
+        [OPEN_IMAGES],
+        [(BATCH, 3, LENGTH * 2, PAST * 2)],
+        {"output_size": (LENGTH * 2, PAST * 2), "align_corners": False},
     ),
     (
         "aten._adaptive_avg_pool2d.default",

@@ -42,19 +42,6 @@ LOSSES = (
         ),
     ),
     Loss(
-        "split",
-        "what a part reads of an open size, or of several side by side, isn't known in numbers",
-        (
-            *("cat.default", "constant_pad_nd.default", "flip.default", "im2col.default"),
-            *("narrow_copy.default", "roll.default", "rot90.default", *SLICES, *UNFOLDS),
-            *(
-                f"{kind}_pad{n}d.default"
-                for kind in ("reflection", "replication")
-                for n in (1, 2, 3)
-            ),
-        ),
-    ),
-    Loss(
         "factor",
         "an open size may have no divisor in common with a number, and be shorter or longer",
         (
@@ -108,7 +95,7 @@ NEEDED: Sequence[tuple[str, str, Shapes, Shapes, Mapping[str, Arg]]] = (
     ("squeeze.dim", "i0 1 i2 -> i0 i2; i0 i2", [(BATCH, 1, 64)], [(BATCH, 64)], {"dim": 1}),
     (
         "slice.Tensor",
-        "i0 s0 -> i0 r0; ",
+        "i0 s0 -> i0 r0; r0",
         [(1, 512)],
         [(1, LENGTH)],
         {"dim": 1, "start": 0, "end": LENGTH},
@@ -145,7 +132,7 @@ NEEDED: Sequence[tuple[str, str, Shapes, Shapes, Mapping[str, Arg]]] = (
     ),
     (
         "cat.default",
-        "i0 s0 i2, i0 s1 i2 -> i0 r0 i2; i0 i2",
+        "i0 s0 i2, i0 s1 i2 -> i0 r0 i2; i0 i2 r0",
         [(BATCH, PAST, 64), X],
         [(BATCH, KEYS, 64)],
         {"dim": 1},
@@ -164,7 +151,13 @@ NEEDED: Sequence[tuple[str, str, Shapes, Shapes, Mapping[str, Arg]]] = (
         [(BATCH, LENGTH, 2, 64)],
         {"dim": 2},
     ),
-    ("constant_pad_nd.default", "i0 x1 -> i0 i1; i0", [X[:2]], [(BATCH, KEYS)], {"pad": (0, PAST)}),
+    (
+        "constant_pad_nd.default",
+        "i0 x1 -> i0 i1; i0 i1",
+        [X[:2]],
+        [(BATCH, KEYS)],
+        {"pad": (0, PAST)},
+    ),
     (
         "full.default",
         "-> i0 i1 i2 i3; i0 i2 i3",

@@ -109,7 +109,7 @@ class _Builder:
     def add(self) -> None:
         kinds = (
             *(self.unary, self.binary, self.product, self.reduction, self.lookup),
-            *(self.flat, self.halves, self.joined, self.filled),
+            *(self.flat, self.halves, self.joined, self.filled, self.windowed),
         )
         self.rng.choice(kinds)()
 
@@ -161,6 +161,19 @@ class _Builder:
         sizes[at] = shape[at] + self.values[other].shape[at]
         if planned(prod(sizes)) <= LARGEST:
             self.emit("aten.cat.default", {"tensors": (Ref(x), Ref(other)), "dim": at}, sizes)
+
+    def windowed(self) -> None:
+        x = self.rng.choice(self.floats(3))
+        shape = list(self.values[x].global_shape)
+        at, kernel, step = self.rng.randrange(3), self.rng.randint(1, 4), self.rng.randint(1, 3)
+        before, after = self.rng.randrange(3), kernel + self.rng.randrange(2)
+        shape[at] = shape[at] + (before + after)
+        pad = (*(0, 0) * (2 - at), before, after)
+        padded = self.emit("aten.constant_pad_nd.default", {"self": Ref(x), "pad": pad}, shape)
+        shape[at] = floordiv(shape[at] - kernel, step) + 1
+        args: dict[str, Arg] = {"dimension": at, "size": kernel, "step": step}
+        name = self.emit("aten.unfold.default", {"self": Ref(padded), **args}, [*shape, kernel])
+        self.emit("aten.sum.dim_IntList", {"self": Ref(name), "dim": (3,)}, shape)
 
     def differs(self, name: str, shape: Sequence[IntExpr]) -> set[int]:
         sizes = zip(self.values[name].shape, shape, strict=True)

@@ -18,14 +18,14 @@ from autopar.ir.dims import (
     local_extent,
     whole,
 )
-from autopar.ir.expr.expression import IntExpr, maximum, minimum, planned
+from autopar.ir.expr.expression import IntExpr, maximum, planned
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, OpDist
 from autopar.ir.rules.local_arg import Grid, IfSplit, LocalArg, Size, Sizes
-from autopar.ir.rules.rule import SAME, Dims, Rule, as_number
-from autopar.ir.rules.window import Redistribution
+from autopar.ir.rules.redistribution import Exchange, exchange
+from autopar.ir.rules.rule import SAME, Dims, Rule
 
 
 def factor_layout(rule: Rule, dist: OpDist, factor: str) -> DimLayout:
@@ -93,19 +93,19 @@ def pending_once(rule: Rule, dist: OpDist, operand: int) -> dict[str, str]:
     }
 
 
-def windows(rule: Rule, dist: OpDist, operand: int) -> dict[str, Redistribution]:
+def windows(rule: Rule, dist: OpDist, operand: int) -> dict[str, Exchange]:
     """Returns how the blocks of an operand's factors become the windows that the op reads.
 
     Factors whose blocks are the windows are left out.
     """
     rule = rule.under(dist.body)
-    found: dict[str, Redistribution] = {}
+    found: dict[str, Exchange] = {}
     for factor in (name for dim in rule.operands[operand] for name in dim):
         window = rule.windows.get(factor)
         axes = split_axes(dist, window.of) if window else ()
         if window and axes:
-            held, read = (as_number(rule.sizes[name]) for name in (factor, window.of))
-            way = Redistribution.over(held, read, dist.mesh.axes_size(axes), window)
+            held, read = rule.sizes[factor], rule.sizes[window.of]
+            way = exchange(held, read, dist.mesh.axes_size(axes), window)
             if not way.is_identity:
                 found[factor] = way
     return found
@@ -116,23 +116,7 @@ def window_extent(rule: Rule, dist: OpDist, factor: str) -> tuple[IntExpr, IntEx
     rule = rule.under(dist.body)
     window = rule.windows[factor]
     (sub,) = factor_layout(rule, dist, window.of)
-    first, count = local_extent(sub, dist.mesh)
-    edge = first if window.stride > 0 else first + count - 1
-    low = edge * window.stride + window.start
-    span: IntExpr
-    if isinstance(count, int):
-        span = window.span(count)
-    else:
-        stride = abs(window.stride)
-        # A rank without an index reads nothing.
-        more = minimum(count, 1) * (window.length - stride)
-        span = count * stride + more
-    if window.fill != "none":
-        return low, span
-    size = rule.sizes[factor]
-    ends = (maximum(0, minimum(end, size)) for end in (low, low + span))
-    low, high = ends
-    return low, high - low
+    return window.extent(*local_extent(sub, dist.mesh), rule.sizes[factor])
 
 
 def produced(rule: Rule, dist: OpDist, result: int) -> Layout:

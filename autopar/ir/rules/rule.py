@@ -317,9 +317,6 @@ def build_rule(
 ) -> Rule:
     """Returns a rule from the factors of each dimension; arguments and errors as `make_rule`."""
     known = _infer_sizes(call, (*operands, *results), dict(sizes or {}))
-    for read, window in (windows or {}).items():
-        as_number(known[read])
-        as_number(known[window.of])
     closed = _close_whole((*whole, *(windows or ())), known)
     full_reduce = _full_reduce(call, results, known, closed, reduce or {})
     return Rule(

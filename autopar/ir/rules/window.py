@@ -1,21 +1,16 @@
-"""Windows: a part of one index range that a part of another needs, and who holds it.
+"""Windows: a part of one index range that a part of another needs.
 
 A convolution's output rows [a, b) need the input rows [a * stride + start, (b - 1) * stride +
-start + length). So do pooling, slices, pads, rolls and flips. Where both ranges are cut into
-blocks, what a member needs and doesn't hold is the halo, however far away it lies. All of this is
-arithmetic on a few integers, the same for every member, so nothing grows with their number.
+start + length). So do pooling, slices, pads, rolls and flips.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autopar.base.errors import InvalidInputError
-from autopar.ir.dims import block_size
-from autopar.ir.program import Arg
-from autopar.ir.rules.numbering import PLAIN, Numbering
+from autopar.ir.expr.expression import IntExpr, maximum, minimum
 
 Fill = bool | int | float | str
 """What stands outside of the range: a number, or a word.
@@ -34,20 +29,41 @@ class Window:
     Attributes:
         of: The factor of the results.
         stride: From one index to the next; negative if the operand is read backwards.
-        start: Of index 0; may lie outside of the range.
+        start: Of index 0; may lie outside of the range, and depend on open sizes.
         length: Elements per index.
         fill: What stands outside of the range.
     """
 
     of: str
     stride: int = 1
-    start: int = 0
+    start: IntExpr = 0
     length: int = 1
     fill: Fill = 0
 
     def span(self, count: int) -> int:
         """Returns how many elements `count` consecutive indices read, those outside included."""
         return (count - 1) * abs(self.stride) + self.length if count else 0
+
+    def extent(self, first: IntExpr, count: IntExpr, size: IntExpr) -> tuple[IntExpr, IntExpr]:
+        """Returns (first element, number of elements) that consecutive indices read.
+
+        Args:
+            first: The first index.
+            count: How many indices; without any, nothing is read.
+            size: Of the range that is read; where the fill is `none`, windows end with it.
+        """
+        edge = first if self.stride > 0 else first + count - 1
+        low = edge * self.stride + self.start
+        if self.fill != "none":
+            return low, self._span(count)
+        low, high = (maximum(0, minimum(end, size)) for end in (low, low + self._span(count)))
+        return low, high - low
+
+    def _span(self, count: IntExpr) -> IntExpr:
+        if isinstance(count, int):
+            return self.span(count)
+        stride = abs(self.stride)
+        return count * stride + minimum(count, 1) * (self.length - stride)
 
 
 class Piece(NamedTuple):
@@ -93,158 +109,3 @@ def _piece(low: int, high: int, size: int, fill: Fill) -> Piece:
     if fill == "reflect" and size:
         return Piece(-low if low < 0 else 2 * (size - 1) - low, end - low, -1)
     return Piece(0, end - low, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Redistribution:
-    """From blocks of one range to the windows of another's blocks.
-
-    Attributes:
-        size: Of the range that is held.
-        block: Elements of it that a member holds; the last ones hold less, or nothing.
-        outputs: Size of the range of which windows are read.
-        outputs_block: Indices of it per member.
-        window: What an index reads.
-        numbering: Which block a member holds, and of which one it reads the windows.
-    """
-
-    size: int
-    block: int
-    outputs: int
-    outputs_block: int
-    window: Window
-    numbering: Numbering
-
-    @classmethod
-    def over(cls, size: int, outputs: int, members: int, window: Window) -> Redistribution:
-        """Returns the one from blocks of ceil(size / members) to those of the outputs."""
-        block, outputs_block = block_size(size, members), block_size(outputs, members)
-        return cls(size, block, outputs, outputs_block, window, PLAIN)
-
-    @classmethod
-    def of_args(cls, args: Mapping[str, object]) -> Redistribution:
-        """Returns the one that the arguments of `comm.redistribute` describe.
-
-        Raises:
-            InvalidInputError: If they describe none.
-        """
-        names = ("size", "block", "outputs", "outputs_block", "stride", "start", "length")
-        found = [value for name in names if isinstance(value := args.get(name), int)]
-        fill = args.get("fill")
-        if len(found) != len(names) or not isinstance(fill, (int, float, str)):
-            raise InvalidInputError(f"no redistribution has the arguments {dict(args)}")
-        size, block, outputs, outputs_block, stride, start, length = found
-        window = Window("", stride, start, length, fill)
-        axes = [_integers(args.get(name, ())) for name in ("sizes", "held", "read")]
-        return cls(size, block, outputs, outputs_block, window, Numbering(*axes))
-
-    @property
-    def args(self) -> tuple[tuple[str, Arg], ...]:
-        """The arguments of `comm.redistribute` that describe it."""
-        window, numbering = self.window, self.numbering
-        axes = {"sizes": numbering.sizes, "held": numbering.held, "read": numbering.read}
-        return (
-            ("size", self.size),
-            ("block", self.block),
-            ("outputs", self.outputs),
-            ("outputs_block", self.outputs_block),
-            ("stride", window.stride),
-            ("start", window.start),
-            ("length", window.length),
-            ("fill", window.fill),
-            *(axes.items() if numbering.sizes else ()),
-        )
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether every member's window is the block that it holds."""
-        window = self.window
-        return (
-            window.start == 0
-            and window.stride == window.length
-            and self.size == self.outputs * window.stride
-            and self.block == self.outputs_block * window.stride
-        )
-
-    def interval(self, member: int) -> tuple[int, int]:
-        """Returns the indices [low, high) that a member reads; they may lie outside."""
-        block = self.numbering.read_by(member)
-        first = min(block * self.outputs_block, self.outputs)
-        last = min(first + self.outputs_block, self.outputs) - 1
-        if last < first:
-            return 0, 0
-        window = self.window
-        low = (first if window.stride > 0 else last) * window.stride + window.start
-        return low, low + window.span(last - first + 1)
-
-    def pieces(self, member: int) -> Iterator[tuple[int, Piece]]:
-        """Yields what a member reads, in order, each with the member that holds it.
-
-        Filled pieces are the reader's own.
-        """
-        for piece in pieces(*self.interval(member), self.size, self.window.fill):
-            if piece.step is None:
-                yield member, piece
-            else:
-                yield from self._by_holder(piece, member)
-
-    def _by_holder(self, piece: Piece, reader: int) -> Iterator[tuple[int, Piece]]:
-        start, length, step = piece
-        while length > 0:
-            block = start // self.block
-            to_border = start - block * self.block + 1
-            if step == 1:
-                to_border = (block + 1) * self.block - start
-            count = min(length, to_border) if step else length
-            yield self.numbering.holder(block, reader), Piece(start, count, step)
-            start, length = start + count * (step or 0), length - count
-
-    def received(self, member: int) -> int:
-        """Returns the number of elements that a member gets from others."""
-        return sum(
-            piece.extent[1]
-            for holder, piece in self.pieces(member)
-            if holder != member and piece.step is not None
-        )
-
-    def most_received(self) -> int:
-        """Returns the most elements that a member gets from others.
-
-        What is missing changes linearly with the member's number but at the range's ends, so the
-        first, the last and the middle ones tell. Where blocks are numbered by some axes only,
-        it may be a whole block.
-        """
-        if self.numbering.sizes:
-            return min(self.outputs_block, self.size)
-        return max(map(self.received, self._telling()), default=0)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether every member holds what it reads."""
-        return not self.most_received() and self.window.fill != "wrap"
-
-    @property
-    def is_within(self) -> bool:
-        """Whether nobody reads what lies outside of the range."""
-        ends = map(self.interval, self._telling())
-        return all(low >= 0 and high <= self.size for low, high in ends)
-
-    @property
-    def is_within_block(self) -> bool:
-        """Whether every member reads within its own block."""
-        block = self.block
-        return self.is_within and all(
-            member * block <= low and high <= (member + 1) * block
-            for member, (low, high) in ((each, self.interval(each)) for each in self._telling())
-        )
-
-    def _telling(self) -> list[int]:
-        """Returns the members who read something, but those between that are like these."""
-        members = max(block_size(self.outputs, self.outputs_block), 1) if self.outputs else 0
-        asked = {0, 1, members // 2, members - 2, members - 1}
-        return sorted(member for member in asked if 0 <= member < members)
-
-
-def _integers(arg: object) -> tuple[int, ...]:
-    items = arg if isinstance(arg, (tuple, list)) else ()
-    return tuple(item for item in items if isinstance(item, int))

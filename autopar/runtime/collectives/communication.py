@@ -27,7 +27,8 @@ from autopar.ir.collectives import (
     REDUCE_SCATTER,
 )
 from autopar.ir.rules.numbering import Numbering, permuted
-from autopar.ir.rules.window import Fill, Piece, Redistribution, Window
+from autopar.ir.rules.redistribution import Redistribution
+from autopar.ir.rules.window import Fill, Piece, Window
 from autopar.runtime.collectives.async_collectives import (
     end_broadcast,
     end_gather,

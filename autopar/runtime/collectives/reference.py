@@ -19,7 +19,7 @@ from autopar.ir.collectives import (
 )
 from autopar.ir.program import Op
 from autopar.ir.rules.numbering import permuted
-from autopar.ir.rules.window import Redistribution
+from autopar.ir.rules.redistribution import Redistribution
 from autopar.runtime.collectives.monoids import reduce_tensors
 from autopar.runtime.collectives.windows import fill_value
 from autopar.runtime.ports.boxes import blocks

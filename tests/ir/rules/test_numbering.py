@@ -12,7 +12,8 @@ import pytest
 from autopar.cost.reshard.redistribution import redistribution_messages
 from autopar.ir.dims import block_size
 from autopar.ir.rules.numbering import Numbering, permuted
-from autopar.ir.rules.window import Redistribution, Window
+from autopar.ir.rules.redistribution import Redistribution
+from autopar.ir.rules.window import Window
 
 
 def numberings(sizes: tuple[int, ...]) -> list[Numbering]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
-from autopar.ir.rules.window import Piece, Redistribution, Window, pieces
+from autopar.ir.rules.redistribution import Redistribution
+from autopar.ir.rules.window import Piece, Window, pieces
 from autopar.runtime.collectives import communication
 from autopar.runtime.collectives.groups import Group
 

@@ -12,7 +12,8 @@ from autopar.ir.dims import block_size
 from autopar.ir.memory.kernels import SHORT_SUM_BYTES
 from autopar.ir.program import Arg, Op, Ref
 from autopar.ir.rules.numbering import Numbering
-from autopar.ir.rules.window import Redistribution, Window
+from autopar.ir.rules.redistribution import Redistribution
+from autopar.ir.rules.window import Window
 from autopar.runtime.kernels.table import TORCH_DTYPES
 
 EVERY_SIZE = ("f32", "bool", "c64")

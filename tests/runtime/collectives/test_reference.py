@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from autopar.ir.rules.numbering import Numbering
-from autopar.ir.rules.window import Redistribution, Window
+from autopar.ir.rules.redistribution import Redistribution
+from autopar.ir.rules.window import Window
 from autopar.runtime.collectives.reference import window_of
 
 

@@ -6,10 +6,10 @@ on both sides of it that it reads; what comes of those is left out.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.expression import IntExpr, common_factor, exact_quotient
+from autopar.ir.expr.facts import can_exceed
 from autopar.ir.ops.body import BodyWriter, body
 from autopar.ir.ops.table import FIRST, TAP, RuleFunction, Table, factors
 from autopar.ir.program import Arg, Ref
@@ -30,7 +30,7 @@ class Blocks:
         around: The blocks on either side that a part of them needs.
     """
 
-    count: int
+    count: IntExpr
     small: IntExpr
     large: IntExpr
     around: int
@@ -51,13 +51,13 @@ def _blocks(call: OpCall, name: str, ratios: tuple[Arg, ...]) -> list[Blocks]:
 
 
 def _block(call: OpCall, reach: int, small: IntExpr, large: IntExpr, ratio: Arg) -> Blocks:
-    if not (isinstance(small, int) and isinstance(large, int)):
+    count = common_factor(small, large)
+    few, many = exact_quotient(small, count), exact_quotient(large, count)
+    if not (isinstance(few, int) and isinstance(many, int) and few):
         return Blocks(1, small, large, 0)
-    block = max(1, math.gcd(small, large))
-    if call.flag("align_corners") or ratio not in (None, large / max(1, small)):
-        block = 1
-    each = small // block
-    return Blocks(block, each, large // block, -(-reach // max(1, each)))
+    if call.flag("align_corners") or ratio not in (None, many / few):
+        return Blocks(1, small, large, 0)
+    return Blocks(count, few, many, -(-reach // few))
 
 
 def interpolation(name: str) -> RuleFunction:
@@ -116,7 +116,7 @@ def _rule(call: OpCall, name: str, dims: list[Blocks], windowed: bool, told: boo
     windows = {
         f"x{at}": replace(each.window, of=f"y{at}")
         for at, each in enumerate(dims)
-        if windowed and each.count > 1
+        if windowed and can_exceed(each.count, 1)
     }
     margin = (IfSplit(f"y{at}", _margin(each), 0) for at, each in enumerate(dims))
     local: dict[str, LocalArg] = {"size": Sizes(large), "margin": Sizes(tuple(margin))}

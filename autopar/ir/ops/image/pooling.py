@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.expr.facts import divides
+from autopar.ir.expr.periodic import least_value
 from autopar.ir.ops.body import BodyWriter, with_body
 from autopar.ir.ops.image.spatial import Axis
 from autopar.ir.ops.reduce.reduction import mean
@@ -15,7 +16,7 @@ from autopar.ir.ops.shape.sizes import integers
 from autopar.ir.ops.table import TAP, RuleFunction, Table, factors, operand_dims, pending, per_dim
 from autopar.ir.program import Arg, Ref
 from autopar.ir.rules.local_arg import IfSplit, LocalArg, Offset, Sizes
-from autopar.ir.rules.rule import Dims, Linear, OpCall, Rule, as_number, build_rule
+from autopar.ir.rules.rule import Dims, Linear, OpCall, Rule, build_rule
 from autopar.ir.rules.window import Fill, Window
 
 SUM, MAX = pending(0), pending(0, monoids=("max",))
@@ -75,22 +76,16 @@ class Pool:
     padding: int
     dilation: int
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a size is open, so that windows aren't known in numbers."""
-        return not (isinstance(self.size, int) and isinstance(self.outputs, int))
-
-    def window(self, fill: Fill) -> Window | None:
-        """Returns the window of each output; None where a size is open."""
-        if self.is_open:
-            return None
+    def window(self, fill: Fill) -> Window:
+        """Returns the window of each output."""
         return Window("", self.stride, -self.padding, (self.kernel - 1) * self.dilation + 1, fill)
 
     @property
     def overhangs(self) -> bool:
-        """Whether the last window, rounded up, goes beyond the padding."""
-        window, outputs, size = self.window(0), as_number(self.outputs), as_number(self.size)
-        return window is not None and window.span(outputs) > size + 2 * self.padding
+        """Whether the last window, rounded up, may go beyond the padding."""
+        span = (self.outputs - 1) * self.stride + self.window(0).length
+        least = least_value(self.size + 2 * self.padding - span)
+        return least is None or least < 0
 
 
 def pools(call: OpCall, spatial: int) -> list[Pool]:
@@ -143,9 +138,10 @@ def avg_pool(spatial: int) -> RuleFunction:
         dims = pools(call, spatial)
         fixed = call.args.get("divisor_override") is not None
         counted = call.flag("count_include_pad", True)
+        rounded_up = call.flag("ceil_mode")
         windows = [
             each.window(0)
-            if fixed or not (each.is_open or each.overhangs or (each.padding and not counted))
+            if fixed or not ((rounded_up and each.overhangs) or (each.padding and not counted))
             else None
             for each in dims
         ]
@@ -297,7 +293,7 @@ def _gradient(call: OpCall, plane: Sequence[IntExpr], split: bool = True) -> Rul
     fixed: list[str] = []
     for at, (kernel, padding, dilation) in enumerate(zip(*settings, strict=True)):
         axis = Axis(coarse[at], plane[at], kernel, strides[at] or kernel, padding, dilation)
-        even = not axis.is_open and divides(axis.stride, axis.fine)
+        even = divides(axis.stride, axis.fine)
         runs = even and axis.stride > 1
         outside.append((f"y{at}", f"r{at}") if runs else (f"y{at}",))
         fixed += [f"r{at}"] if runs else []

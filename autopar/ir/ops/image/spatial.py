@@ -41,11 +41,6 @@ class Axis:
         return (self.kernel - 1) * self.dilation + 1
 
     @property
-    def is_open(self) -> bool:
-        """Whether a size is open, so that windows aren't known in numbers."""
-        return not (isinstance(self.coarse, int) and isinstance(self.fine, int))
-
-    @property
     def missing(self) -> IntExpr:
         """The output padding with which a transposed convolution gives the fine side."""
         return self.fine - (self.coarse - 1) * self.stride + 2 * self.padding - self.reach
@@ -61,16 +56,22 @@ class Axis:
 
     def touching(self, of: str) -> Window:
         """Returns the window of the coarse side that runs of `stride` fine positions belong to."""
+        start, length = self._touched
+        return Window(of, 1, start, length)
+
+    @property
+    def _touched(self) -> tuple[int, int]:
+        """The first coarse position that the first run belongs to, and how many it does."""
         start = -((self.reach - 1 - self.padding) // self.stride)
         stop = (self.stride - 1 + self.padding) // self.stride + 1
-        return Window(of, 1, start, stop - start)
+        return start, stop - start
 
     def scattered(self, of: str) -> tuple[Window, int, int]:
         """Returns that window with the padding and output padding that a part of a result needs.
 
         It is made wider until both are possible.
         """
-        start, length = self.touching(of).start, self.touching(of).length
+        start, length = self._touched
         while True:
             padding = self.padding - start * self.stride
             more = 2 * padding - self.reach - (length - 2) * self.stride
@@ -130,7 +131,7 @@ class Space:
             self._append(at, (f"y{at}",), (f"y{at}",), 0, 0)
             return
         self.excess *= planned(axis.fine)
-        if axis.is_open or (transposed and not divides(axis.stride, axis.fine)):
+        if transposed and not divides(axis.stride, axis.fine):
             self.whole.extend((f"x{at}", f"y{at}"))
             self._append(at, (f"x{at}",), (f"y{at}",), axis.padding, more)
         elif transposed:

@@ -7,7 +7,6 @@ from typing import Any
 
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.expr.facts import larger, smaller
-from autopar.ir.ops.shape.layout import closed_windows
 from autopar.ir.ops.shape.sizes import (
     common_block,
     index_of,
@@ -133,7 +132,7 @@ class _Slice:
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """The factors that must not be split: parts of an open size have no window of the slice."""
+        """The factors that must not be split: a slice with a step, or of an unknown start."""
         if self.step != 1:
             return tuple(self.sizes)
         return ("r", "s") if self.is_part and not self.windows(0) else ()
@@ -144,10 +143,9 @@ class _Slice:
 
     def windows(self, fill: Fill) -> dict[str, Window]:
         """Returns how the slice is read by parts of the whole."""
-        if not self.is_part or self.step != 1 or not isinstance(self.start, int):
+        if not self.is_part or self.step != 1 or self.start is None:
             return {}
-        window = {"r": Window("s", 1, -self.start, 1, fill)}
-        return closed_windows(window, self.sizes)
+        return {"r": Window("s", 1, self.start * -1, 1, fill)}
 
 
 def _slice(call: OpCall, shape: tuple[IntExpr, ...], part: tuple[IntExpr, ...]) -> _Slice:

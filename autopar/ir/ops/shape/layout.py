@@ -124,7 +124,7 @@ def blocks(
 
     The dimension is `(s0 e)`, `(s1 e)`, ... in the operands and `(r0 e)`, ... in the results,
     without `e` if a block is one element. `e` may be split, and what windows are of; the others
-    not. Of open sizes there are no windows.
+    not.
 
     Args:
         call: The call.
@@ -152,8 +152,7 @@ def blocks(
     ]
     results = [tensor(f"r{n}", result.shape[at]) for n, result in enumerate(call.results)]
     together = pending(*range(len(operands)), monoids=ALL_MONOIDS)
-    windows = closed_windows(windows or {}, sizes)
-    split = {window.of for window in windows.values()}
+    split = {window.of for window in (windows or {}).values()}
     return build_rule(
         call,
         operands,
@@ -165,17 +164,6 @@ def blocks(
         local=local if names or windows else None,
         work=0,
     )
-
-
-def closed_windows(
-    windows: Mapping[str, Window], sizes: Mapping[str, IntExpr]
-) -> dict[str, Window]:
-    """Returns the windows of factors whose sizes are numbers."""
-    return {
-        name: window
-        for name, window in windows.items()
-        if isinstance(sizes[name], int) and isinstance(sizes[window.of], int)
-    }
 
 
 def unbind(call: OpCall) -> Rule | None:

@@ -8,11 +8,12 @@ rolls nothing itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from autopar.ir.expr.expression import IntExpr, prod
 from autopar.ir.expr.facts import divides
 from autopar.ir.ops.reduce.reduction import along, first_dim
-from autopar.ir.ops.shape.layout import blocks, closed_windows, moved
+from autopar.ir.ops.shape.layout import blocks, moved
 from autopar.ir.ops.shape.sizes import common_block, integers, open_size, start_of
 from autopar.ir.ops.table import (
     FIRST,
@@ -59,7 +60,7 @@ def slice_(call: OpCall) -> Rule | None:
         "start": IfSplit("r0", 0, _blocks("e", block, start)),
         "end": IfSplit("r0", part, _blocks("e", block, stop)),
     }
-    windows = _read("s0", "r0", step, start // block)
+    windows = {"s0": Window("r0", step, start // block)}
     return blocks(call, at, factors("i", len(shape)), block, local, windows)
 
 
@@ -67,11 +68,6 @@ def _blocks(names: str, block: IntExpr, size: IntExpr) -> LocalArg | int:
     """Returns the rule for a number of elements along a dimension that consists of blocks."""
     found = tuple(name for name in names.split() if name != "e" or block != 1)
     return Size(found, size // block) if found else open_size(size)
-
-
-def _read(name: str, of: str, stride: int, start: IntExpr, fill: Fill = 0) -> dict[str, Window]:
-    """Returns the window through which a factor is read, one element per index, if it is known."""
-    return {name: Window(of, stride, start, 1, fill)} if isinstance(start, int) else {}
 
 
 def narrow_copy(call: OpCall) -> Rule | None:
@@ -87,7 +83,7 @@ def narrow_copy(call: OpCall) -> Rule | None:
         "start": IfSplit("r0", 0, _blocks("e", block, start)),
         "length": IfSplit("r0", _blocks("r0 e", block, block), _blocks("e", block, length)),
     }
-    windows = _read("s0", "r0", 1, start // block)
+    windows = {"s0": Window("r0", 1, start // block)}
     return blocks(call, at, factors("i", len(shape)), block, local, windows)
 
 
@@ -101,40 +97,29 @@ def cat(call: OpCall) -> Rule | None:
     start: IntExpr = 0
     for position, size in enumerate(sizes):
         if size != 0:
-            windows |= _read(f"s{position}", "r0", 1, start * -1, "none")
+            windows[f"s{position}"] = Window("r0", 1, start * -1, 1, "none")
         start = start + size // block
     return blocks(call, at, factors("i", len(result)), block, {}, windows)
 
 
 def _along(
     call: OpCall,
-    windows: Mapping[int, Window | None],
+    windows: Mapping[int, Window],
     linear: tuple[Linear, ...],
     local: Mapping[str, LocalArg] | None = None,
 ) -> Rule:
     """Returns the rule of an op of one tensor, some of whose dimensions are read through windows.
 
-    The dimensions of the result are `i0 i1 ...`; `of` of the windows is filled in. Those whose size
-    or window is open must not be split.
+    The dimensions of the result are `i0 i1 ...`; `of` of the windows is filled in.
     """
     result = factors("i", len(call.operands[0].shape))
-    sizes = {f"x{at}": size for at, size in enumerate(call.operands[0].shape)}
-    sizes |= {f"i{at}": size for at, size in enumerate(call.results[0].shape)}
-    given = {
-        f"x{at}": Window(f"i{at}", each.stride, each.start, each.length, each.fill)
-        for at, each in windows.items()
-        if each is not None
-    }
-    found = closed_windows(given, sizes)
-    fixed = [f"{n}{at}" for at in windows if f"x{at}" not in found for n in "xi"]
     operand = tuple((f"x{at}",) if at in windows else dim for at, dim in enumerate(result))
     return build_rule(
         call,
         [operand],
         [result],
-        whole=fixed,
         linear=linear,
-        windows=found,
+        windows={f"x{at}": replace(each, of=f"i{at}") for at, each in windows.items()},
         local=local,
         work=0,
     )
@@ -146,7 +131,7 @@ def _padded(call: OpCall, name: str, fill: Fill, linear: tuple[Linear, ...]) -> 
     pairs = integers(call, name)
     last = len(shape) - 1
     windows = {
-        last - at: Window("", 1, -before, 1, fill) if isinstance(before, int) else None
+        last - at: Window("", 1, before * -1, 1, fill)
         for at, (before, after) in enumerate(zip(pairs[::2], pairs[1::2], strict=True))
         if before != 0 or after != 0
     }
@@ -181,12 +166,8 @@ def flip(call: OpCall) -> Rule | None:
     return _along(call, windows, MOVED)
 
 
-def _backwards(size: IntExpr, of: str = "") -> Window | None:
-    return Window(of, -1, size - 1) if isinstance(size, int) else None
-
-
-def _circle(size: IntExpr, shift: int) -> Window | None:
-    return Window("", 1, -(shift % size), 1, "wrap") if isinstance(size, int) else None
+def _backwards(size: IntExpr, of: str = "") -> Window:
+    return Window(of, -1, size - 1)
 
 
 def roll(call: OpCall) -> Rule | None:
@@ -201,7 +182,7 @@ def roll(call: OpCall) -> Rule | None:
     total = dict.fromkeys(dims, 0)
     for at, shift in zip(dims, shifts, strict=True):
         total[at] += shift
-    windows = {at: _circle(shape[at], shift) for at, shift in total.items()}
+    windows = {at: Window("", 1, -shift, 1, "wrap") for at, shift in total.items()}
     entries = (IfSplit(f"i{at}", 0, each) for at, each in zip(dims, shifts, strict=True))
     return _along(call, windows, MOVED, {"shifts": Sizes(tuple(entries))})
 
@@ -213,15 +194,11 @@ def rotate(call: OpCall) -> Rule | None:
     turns = call.integer("k", 1) % 4
     result = list(factors("i", len(shape)))
     backwards = {0: (), 1: (second,), 2: (first, second), 3: (first,)}[turns]
-    read = {f"x{at}": _backwards(shape[at], f"i{at}") for at in backwards}
-    windows = {name: window for name, window in read.items() if window is not None}
-    fixed = [f"{n}{at}" for at in backwards if f"x{at}" not in windows for n in "xi"]
+    windows = {f"x{at}": _backwards(shape[at], f"i{at}") for at in backwards}
     operand = tuple((f"x{at}",) if at in backwards else dim for at, dim in enumerate(result))
     if turns % 2:
         result[first], result[second] = result[second], result[first]
-    return build_rule(
-        call, [operand], [tuple(result)], whole=fixed, linear=MOVED, windows=windows, work=0
-    )
+    return build_rule(call, [operand], [tuple(result)], linear=MOVED, windows=windows, work=0)
 
 
 def unfold(call: OpCall) -> Rule | None:
@@ -236,10 +213,8 @@ def unfold(call: OpCall) -> Rule | None:
     if size == step and divides(size, shape[at]):
         operand = (*dims[:at], ("w", "e"), *dims[at + 1 :])
         return moved(call, operand, result, ["e"])
-    sizes = {f"i{at}": shape[at], "w": call.results[0].shape[at]}
-    windows = closed_windows({f"i{at}": Window("w", step, 0, size)}, sizes)
-    fixed = ["e"] if windows else [f"i{at}", "w", "e"]
-    return build_rule(call, [dims], [result], whole=fixed, linear=MOVED, windows=windows, work=0)
+    windows = {f"i{at}": Window("w", step, 0, size)}
+    return build_rule(call, [dims], [result], whole=["e"], linear=MOVED, windows=windows, work=0)
 
 
 def im2col(call: OpCall) -> Rule | None:
@@ -256,17 +231,15 @@ def im2col(call: OpCall) -> Rule | None:
         windows[f"x{at}"] = Window(f"y{at}", stride[at], -padding[at], reach)
         sizes[f"x{at}"] = size
         sizes[f"y{at}"] = (size + (2 * padding[at] - reach)) // stride[at] + 1
-    found = closed_windows(windows, sizes)
-    fixed = [name for read in windows if read not in found for name in (read, windows[read].of)]
     padded = tuple(IfSplit(f"y{at}", 0, each) for at, each in enumerate(padding))
     return build_rule(
         call,
         [(*lead, ("c",), ("x0",), ("x1",))],
         [(*lead, ("c", "k"), ("y0", "y1"))],
         sizes=sizes,
-        whole=["k", *fixed],
+        whole=["k"],
         linear=FIRST,
-        windows=found,
+        windows=windows,
         local={"padding": Sizes(padded)},
         work=0,
     )
