@@ -12,6 +12,7 @@ from autopar.cost.reshard.places import Place
 from autopar.cost.reshard.redistribution import redistribution_messages
 from autopar.cost.reshard.relaxed import MOST_AXES, Relaxed
 from autopar.cost.reshard.slots import Numbers, Slot, SlotTable
+from autopar.ir.expr.expression import planned
 from autopar.ir.layout import Partial
 from autopar.ir.mesh import ProcessMesh
 
@@ -129,10 +130,11 @@ class LayoutGraph:
         axes = (*old.axes, *(axis for axis in new.axes if axis not in old.axes))
         members, *parts = (self.table.count(which) for which in (axes, old.axes, new.axes))
         shares = (members // count for count in parts)
-        moved = redistribution_messages(new.size, old.block, new.block, *shares)
+        size, held, wanted = (max(1, planned(each)) for each in (new.size, old.block, new.block))
+        moved = redistribution_messages(size, held, wanted, *shares)
         after = (*dims[:position], number, *dims[position + 1 :])
         nbytes = self.nbytes(after, itemsize)
-        row = nbytes // max(1, new.block)
+        row = nbytes // wanted
         seconds = self.model.point_to_point(moved.elements * row, axes, moved.messages)
         seconds = self._stored(nbytes, seconds)
         place = Place(position, 1, new.size, 1)

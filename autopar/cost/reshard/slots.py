@@ -61,8 +61,8 @@ class Cut:
     """
 
     axes: tuple[str, ...]
-    block: int
-    size: int
+    block: IntExpr
+    size: IntExpr
 
 
 class SlotTable:
@@ -263,10 +263,7 @@ class SlotTable:
         return self._recut[size, axes]
 
     def cut_of(self, number: int) -> Cut | None:
-        """Returns how a dimension is cut; None if it isn't, or processes hold several stretches.
-
-        None as well if its size is open.
-        """
+        """Returns how a dimension is cut; None if it isn't, or processes hold several stretches."""
         if number not in self._cuts:
             self._cuts[number] = self._cut_of(self._dims[number])
         return self._cuts[number]
@@ -276,7 +273,7 @@ class SlotTable:
         if not major.axes or any(sub.axes for sub in minor) or (minor and major.size == 1):
             return None
         inner = prod(sub.size for sub in minor)
-        if not isinstance(major.size, int) or not isinstance(inner, int):
+        if not isinstance(inner, int):
             return None
         block = block_size(major.size, self.count(major.axes)) * inner
         return Cut(major.axes, block, major.size * inner)
