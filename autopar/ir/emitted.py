@@ -24,6 +24,9 @@ MARK = "autopar.shard.default"
 TO_PARTIAL = "autopar.to_partial"
 """The kind of the op that keeps a value on one rank of several."""
 
+WINDOW = "autopar.window"
+"""The kind of the op that cuts a window out of a whole dimension."""
+
 OFFLOAD = "autopar.offload"
 END_OFFLOAD = "autopar.end_offload"
 RELOAD = "autopar.reload"
@@ -78,7 +81,7 @@ def _slice_args(start: IntExpr, end: IntExpr, dim: int | None) -> tuple[tuple[st
 
 def window(dim: int, low: IntExpr, high: IntExpr, fill: Arg) -> Emitted:
     """The elements from `low` to `high` of a dimension, `fill` where they are outside."""
-    return Emitted("autopar.window", (("dim", dim), ("low", low), ("high", high), ("fill", fill)))
+    return Emitted(WINDOW, (("dim", dim), ("low", low), ("high", high), ("fill", fill)))
 
 
 def cat(tensors: Iterable[str], dim: int) -> Emitted:

@@ -7,6 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx
 
+from autopar.ir.collectives import REDISTRIBUTE
+from autopar.ir.emitted import WINDOW
+from autopar.ir.expr.expression import Expr
+from autopar.ir.program import Op
 from autopar.runtime.execute.body import GUARD
 from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.table import is_fused_step
@@ -17,20 +21,29 @@ def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., 
 
     Args:
         module: What `emit` returned.
-        whole: Whether it must be one graph, unless a guard looks at a value, or state grows.
-            Fused steps of optimizers are kernels already, that torch can't trace: they too run
-            between graphs.
+        whole: Whether it must be one graph, unless a guard looks at a value, state grows, or
+            windows depend on open sizes. Fused steps of optimizers are kernels already, that torch
+            can't trace: they too run between graphs.
     """
     for each in module.modules():
         if isinstance(each, fx.GraphModule):
             for node in each.graph.nodes:
                 op = node.meta.get("op")
-                ends_graph = node.target is append or (op is not None and op.kind == GUARD)
+                ends_graph = node.target is append or (op is not None and _ends_graph(op))
                 whole &= not ends_graph
                 if ends_graph or (op is not None and is_fused_step(op.kind)):
                     node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
             each.recompile()
     return _telling(torch.compile(module, fullgraph=whole))
+
+
+def _ends_graph(op: Op) -> bool:
+    """Returns whether an op runs between graphs.
+
+    Of how many pieces a window consists depends on sizes: each number would be a graph of its own.
+    """
+    is_windowed = op.kind in (REDISTRIBUTE, WINDOW)
+    return op.kind == GUARD or (is_windowed and any(isinstance(arg, Expr) for _, arg in op.args))
 
 
 def _telling(compiled: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
