@@ -20,9 +20,9 @@ KEPT_WHOLE = "kept whole"
 def kept_whole(program: Program) -> tuple[ReportEntry, ...]:
     """Returns a remark for each kind of op that keeps open sizes whole, and for which.
 
-    How far windows reach into the blocks of others is known for numbers alone, so an op computes
-    all of a dimension through which they go. Other dimensions are split as always. Ops that only
-    move elements, as slices, aren't named.
+    Of windows whose length depends on a size, or that may not fit it evenly, no parts are known.
+    An op computes all of such a dimension, and splits others as always. Ops that only move
+    elements, as reshapes, aren't named.
 
     Args:
         program: Serial, on a mesh.

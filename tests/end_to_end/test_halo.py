@@ -17,6 +17,7 @@ from autopar.cost.summary import summarize_rank
 from autopar.ir.text import parse_program, print_program
 from autopar.pipeline import Compiled, CompileOptions, compile_program, write
 from tests.fuzz.chains import chain
+from tests.given.clusters import without_latency
 from tests.judges import captured
 from tests.judges.captured import Captured
 from tests.runtime.execute.targets import run_program
@@ -43,10 +44,9 @@ def moved_bytes(done: Compiled) -> dict[str, int]:
 
 def compiled(model: Captured, mesh: str, *shards: str) -> Compiled:
     """Compiles for a cluster without latency, on which bytes decide also where they are few."""
-    cpu = Cluster.load("cpu")
-    links = tuple(replace(link, alpha_seconds=1e-15) for link in cpu.links)
     options = CompileOptions.from_text(mesh=mesh, strategy="none", shards=shards)
-    return compile_program(model.program, replace(options, cluster=replace(cpu, links=links)))
+    cluster = without_latency(Cluster.load("cpu"))
+    return compile_program(model.program, replace(options, cluster=cluster))
 
 
 def cnn(height: int, width: int = 6) -> Captured:

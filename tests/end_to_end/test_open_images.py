@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from autopar.base.errors import InvalidInputError
+from autopar.cost import Cluster
 from autopar.frontend.onnx import import_onnx
 from autopar.ir.builds.manifest import NARROWED
 from autopar.onnx_models import compile_onnx
 from autopar.runtime.api import run
+from tests.given.clusters import without_latency
 from tests.given.models import MODELS, model_inputs, model_path
 from tests.given.open_images import KINDS, open_images
 
@@ -26,6 +28,9 @@ STEPS = {"unet": 4}
 
 SIZES = ((1, 32, 32), (3, 10, 9), (2, 9, 11), (7, 20, 13), (1, 64, 17))
 """Batch, height and width; the latter two in steps."""
+
+CLUSTER = without_latency(Cluster.load("cpu"))
+"""On it bytes decide also where they are few."""
 
 ALL = [(mesh, strategy) for mesh in ("1", "2x4", "3x2", "2x2x2") for strategy in ("data", "auto")]
 
@@ -48,6 +53,29 @@ def test_any_image_on_any_mesh(kind: str, mesh: str, strategy: str, tmp_path: Pa
     path, build = tmp_path / "model.onnx", tmp_path / "build"
     onnx.save(open_images(kind), path)
     compile_onnx(path, build, mesh=mesh, strategy=strategy)
+    session = onnxruntime.InferenceSession(path)
+    step = STEPS.get(kind, 1)
+    for batch, height, width in SIZES:
+        x = image(batch, height * step, width * step)
+        found = run(build, {"x": torch.from_numpy(x)}, virtual=True)["y"].numpy()
+        (wanted,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(found, wanted, atol=2e-4, rtol=1e-3)
+
+
+PINNED = {"2": [None, None, "0", None], "3x2": [None, None, "0", "1"]}
+"""How images are split along height and width, by mesh."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mesh", [pytest.param("2", marks=pytest.mark.slow), "3x2"])
+def test_any_image_split_along_space(kind: str, mesh: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    path, build = tmp_path / "model.onnx", tmp_path / "build"
+    onnx.save(open_images(kind), path)
+    done = compile_onnx(
+        path, build, mesh=mesh, strategy="none", shard={"x": PINNED[mesh]}, cluster=CLUSTER
+    )
+    assert "redistribute" in done.summary()
     session = onnxruntime.InferenceSession(path)
     step = STEPS.get(kind, 1)
     for batch, height, width in SIZES:
@@ -138,9 +166,13 @@ def feeds_of(name: str, sizes: tuple[int, ...]) -> dict[str, npt.NDArray[np.gene
 @pytest.mark.parametrize("name", [name for name, real in REAL.items() if real.sizes])
 @pytest.mark.parametrize(("mesh", "strategy"), ALL)
 def test_real_models_at_any_size(name: str, mesh: str, strategy: str, tmp_path: Path) -> None:
+    compile_onnx(model_path(name), tmp_path, mesh=mesh, strategy=strategy)
+    check_real(name, tmp_path)
+
+
+def check_real(name: str, build: Path) -> None:
+    """Compares a build of a real model with ONNX Runtime at several sizes."""
     onnxruntime = pytest.importorskip("onnxruntime")
-    build = tmp_path / "build"
-    compile_onnx(model_path(name), build, mesh=mesh, strategy=strategy)
     session = onnxruntime.InferenceSession(model_path(name))
     names = [output.name for output in session.get_outputs()]
     for sizes in REAL[name].sizes:
@@ -149,3 +181,25 @@ def test_real_models_at_any_size(name: str, mesh: str, strategy: str, tmp_path: 
         found = run(build, given, virtual=True)
         for label, wanted in zip(names, session.run(None, feeds), strict=True):
             np.testing.assert_allclose(found[label].numpy(), wanted, atol=2e-4, rtol=1e-3)
+
+
+SPATIAL = {
+    **dict.fromkeys(("ocr_det", "ocr_cls", "ocr_rec"), ("x", PINNED)),
+    "silero_vad": ("input", {"2": [None, "0"], "3x2": [None, "0"]}),
+}
+"""The input of a model that is split along space or time, and how, by mesh."""
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPATIAL)
+@pytest.mark.parametrize("mesh", PINNED)
+def test_real_models_split_along_space(name: str, mesh: str, tmp_path: Path) -> None:
+    label, pins = SPATIAL[name]
+    shard = {label: pins[mesh]}
+    done = compile_onnx(
+        model_path(name), tmp_path, mesh=mesh, strategy="none", shard=shard, cluster=CLUSTER
+    )
+    assert "redistribute" in done.summary()
+    assert "kept whole" not in done.summary()
+    check_real(name, tmp_path)
