@@ -40,6 +40,7 @@ def compile(
     pipeline: str = "",
     schedule: str = "1f1b",
     microbatches: int = 1,
+    offload: str | Sequence[str] | None = None,
     autocast: torch.dtype | None = None,
     master_dtype: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
@@ -97,6 +98,10 @@ def compile(
             there and back); or `auto`, whichever is predicted to be the fastest within `memory`.
         microbatches: Without an optimizer: how many the batch is cut into, which pass through the
             model one after another, or from stage to stage of a pipeline.
+        offload: What waits in the host's memory between uses: `optimizer` (all of its state),
+            `parameters`, or patterns of names as `shard` takes them (`exp_avg*/layers.*`), one or a
+            list. A device holds two buckets of it, one in use and one under way. By default
+            `memory` decides, where the cluster has a link to that memory; [] for nothing.
         autocast: The dtype of matrix products, as `torch.autocast` has it.
         master_dtype: What trained parameters of fewer bits are stored and updated in, as
             `torch.float32` for a model in bfloat16.
@@ -184,6 +189,7 @@ def compile(
         activations=activations,
     )
     options = options.in_stages(pipeline, schedule=schedule, microbatches=microbatches)
+    options = options.offloading(offload)
     known = None if options.any_shape else options.mesh
     captured = capture(model, example_inputs, recipe, known, dynamic)
     serial = with_state(captured.program, state or {})

@@ -4,6 +4,7 @@
     call        marks the operands and results of a call
     activation_pins   says what becomes of activations, by name pattern
     keep        says it of a part of a torch model
+    offload_pins      says which stored tensors wait in the host's memory
     stage       puts a part of a model into a pipeline stage
     unexecuted  refuses what is recorded, but not carried out yet
     paddle      the spellings of Paddle's first annotation interface
@@ -26,6 +27,12 @@ from autopar.annotate.activation_pins import ActivationPin, apply_activations
 from autopar.annotate.annotation_file import Annotations, load_annotations
 from autopar.annotate.choices import OpPin, apply_op_pins, pinned_results
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
+from autopar.annotate.offload_pins import (
+    OffloadPin,
+    marked_offload,
+    offloaded,
+    without_offload,
+)
 from autopar.annotate.pins import (
     Pin,
     apply_pins,
@@ -47,6 +54,7 @@ __all__ = [
     "ActivationPin",
     "Annotations",
     "MeshLike",
+    "OffloadPin",
     "OpPin",
     "Pin",
     "ProcessMesh",
@@ -59,7 +67,9 @@ __all__ = [
     "apply_stages",
     "as_mesh",
     "load_annotations",
+    "marked_offload",
     "offload",
+    "offloaded",
     "parse_mesh",
     "parse_pin",
     "pinned_names",
@@ -69,6 +79,7 @@ __all__ = [
     "shard",
     "shard_mask",
     "shard_op",
+    "without_offload",
 ]
 
 _HOMES = {

@@ -33,6 +33,9 @@ RELOAD = "autopar.reload"
 END_RELOAD = "autopar.end_reload"
 """Kinds of transfers (see `autopar.ir.memory.transfers`)."""
 
+OVER = "over"
+"""The argument of a transfer to the host that is the stored input whose new content it brings."""
+
 
 class Emitted(NamedTuple):
     """An op that isn't anywhere yet.
@@ -144,9 +147,13 @@ def to_partial(monoid: str, index: IntExpr) -> Emitted:
     return Emitted(TO_PARTIAL, (("monoid", monoid), ("index", index)))
 
 
-def offload() -> Emitted:
-    """The start of a transfer to the host's memory."""
-    return Emitted(OFFLOAD)
+def offload(over: str = "") -> Emitted:
+    """The start of a transfer to the host's memory.
+
+    Args:
+        over: The stored input there whose new content is transferred; "" for no such.
+    """
+    return Emitted(OFFLOAD, ((OVER, Ref(over)),) if over else ())
 
 
 def end_offload(value: str) -> Emitted:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from autopar.partition.coalesce import Coalesce
+from autopar.partition.offload import OffloadState
 from autopar.partition.pipeline import Order
 from autopar.partition.prefetch import Prefetch
 from autopar.partition.recompute import Recompute
 from autopar.partition.spmd import Partition
 
-__all__ = ["Coalesce", "Order", "Partition", "Prefetch", "Recompute"]
+__all__ = ["Coalesce", "OffloadState", "Order", "Partition", "Prefetch", "Recompute"]

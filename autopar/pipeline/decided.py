@@ -135,4 +135,5 @@ def lowering_of(problem: Problem, options: CompileOptions, store: Store | None =
         store,
         options.pipeline,
         options.schedule,
+        options.offloaded,
     )

@@ -12,6 +12,7 @@ from typing import Unpack
 from autopar.annotate import (
     ActivationPin,
     MeshLike,
+    OffloadPin,
     OpPin,
     Pin,
     as_mesh,
@@ -20,7 +21,7 @@ from autopar.annotate import (
     pinned_names,
     pinned_results,
 )
-from autopar.base.arguments import COUNT, TEXT, Kind, expect
+from autopar.base.arguments import COUNT, TEXT, Kind, expect, one_of
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
@@ -41,6 +42,11 @@ from autopar.pipeline.arguments import (
 
 _NAMES = (*SCHEDULES, AUTO_SCHEDULE)
 _SCHEDULE = Kind(lambda value: value in _NAMES, " or ".join(map(repr, _NAMES)))
+
+OFFLOAD = "offload"
+"""Where a pin stands that says what another one came to."""
+
+_PATTERNS = one_of(str, list, tuple, words="a pattern of names, or a list of them").or_none
 
 NO_PRESETS = "none"
 """As a strategy in text: nothing but the user's pins."""
@@ -70,6 +76,7 @@ class CompileOptions:
         pipeline: The mesh axis along which the stages of a pipeline lie; "" for no pipeline.
         schedule: In which order processes do their parts of it.
         microbatches: How many the batch of a program of inference is cut into.
+        offload: Which stored tensors wait in the host's memory; None where `memory_bytes` decides.
     """
 
     mesh: ProcessMesh
@@ -90,6 +97,7 @@ class CompileOptions:
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
     microbatches: int = 1
+    offload: tuple[OffloadPin, ...] | None = None
 
     @classmethod
     def from_arguments(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
@@ -154,6 +162,30 @@ class CompileOptions:
         if not pipeline and schedule == AUTO_SCHEDULE:
             schedule = DEFAULT_SCHEDULE
         return replace(self, pipeline=pipeline, schedule=schedule, microbatches=microbatches)
+
+    def offloading(
+        self, offload: str | Sequence[str] | None, spelled: Spelling = in_python
+    ) -> CompileOptions:
+        """Returns the options with patterns of what waits in the host's memory; None for none.
+
+        Raises:
+            InvalidInputError: If they are no texts.
+        """
+        expect(_PATTERNS, offload=offload)
+        if offload is None:
+            return self
+        patterns = (offload,) if isinstance(offload, str) else offload
+        pins = tuple(OffloadPin(each, spelled("offload", repr(each))) for each in patterns)
+        return replace(self, offload=pins)
+
+    def with_offload(self, labels: Sequence[str]) -> CompileOptions:
+        """Returns the options with what waits in the host's memory, by exact labels."""
+        return replace(self, offload=tuple(OffloadPin(label, OFFLOAD) for label in labels))
+
+    @property
+    def offloaded(self) -> tuple[str, ...] | None:
+        """The labels of what waits in the host's memory, where options name these alone."""
+        return None if self.offload is None else tuple(pin.pattern for pin in self.offload)
 
     def process_of(self, stage: int) -> int:
         """Returns the index along the axis of the pipeline at which a stage runs."""

@@ -16,7 +16,10 @@ from autopar.annotate import (
     apply_op_pins,
     apply_pins,
     apply_stages,
+    marked_offload,
+    offloaded,
     refuse_unexecuted,
+    without_offload,
 )
 from autopar.base.collector import paused_collector
 from autopar.base.units import human_bytes
@@ -37,7 +40,7 @@ from autopar.ir.program import Program
 from autopar.ir.stages import has_stages
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Map, Strip, deploy
-from autopar.partition import Recompute
+from autopar.partition import OffloadState, Recompute
 from autopar.partition.pipeline.schedules import AUTO_SCHEDULE
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.decided import Compiled, lowering_of
@@ -46,12 +49,13 @@ from autopar.pipeline.fastest_schedule import Planned, fastest_schedule
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.stages import predicted_stages
 from autopar.planning.cut import cut_into_stages
+from autopar.planning.fit import Fitter
 from autopar.planning.lowering import LOWERING, Lowering, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
 from autopar.planning.split_batch import split_batch
 
-ORDER: tuple[type[Pass], ...] = (Complete, Legalize, *LOWERING, Recompute, Map, Strip)
+ORDER: tuple[type[Pass], ...] = (Complete, Legalize, *LOWERING, Recompute, OffloadState, Map, Strip)
 
 PASSES = ("annotate", *(each.name for each in ORDER))
 """The names of the passes, in their order. What the user says comes first."""
@@ -102,6 +106,9 @@ def _compiled(
     watch: Watch,
 ) -> Compiled:
     """Returns a compiled program; see `compile_program`."""
+    if options.offload is not None or marked_offload(program):
+        options = options.with_offload(offloaded(program, options.offload or ()))
+        program = without_offload(program)
     found = fastest_mesh(program, options, watch, store) if options.any_shape else None
     if found is not None:
         options = replace(options, mesh=found.mesh, strategy=AUTO, any_shape=False)
@@ -124,9 +131,11 @@ def _compiled(
     seen("annotate", pinned)
     seen(Complete.name, plan.program)
     lowered = lowering(plan.program, seen)
-    recompute = Recompute(options.cluster, options.memory_bytes)
-    fitted = recompute.decide(lowered.ranks)
-    seen(recompute.name, fitted.program)
+    fitter = Fitter(lowered.ranks, options.cluster, options.offloaded)
+    fitted = fitter.within(options.memory_bytes)
+    options = options.with_offload(fitted.offload)
+    seen(Recompute.name, fitted.recomputed.program)
+    seen(OffloadState.name, fitted.program)
     exceeded = check_device_memory(fitted.program, options.cluster)
     deployment = deploy(fitted.program, options.cluster, options.placement, seen)
 

@@ -10,6 +10,7 @@ afterwards what else it could have been.
     pipeline: ""
     schedule: "1f1b"
     activations: [["layers.*", "recompute"]]
+    offload: ["exp_avg/embed.weight"]
     cluster:
       name: "h100"
       ...
@@ -24,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import indent
 from typing import Any
 
-from autopar.annotate import ActivationPin
+from autopar.annotate import ActivationPin, OffloadPin
 from autopar.base.errors import InvalidInputError
 from autopar.base.yaml_tree import parse_yaml
 from autopar.cost.cluster import Cluster
@@ -56,6 +57,7 @@ def _known(options: CompileOptions) -> dict[str, Any]:
         "pipeline": options.pipeline,
         "schedule": options.schedule,
         "activations": [[pin.pattern, pin.choice] for pin in options.activations],
+        "offload": None if options.offload is None else list(options.offloaded or ()),
     }
 
 
@@ -91,6 +93,7 @@ def recorded_options(build: Build) -> CompileOptions:
         pipeline=_field(content, "pipeline", place, str) or "",
         schedule=_field(content, "schedule", place, str) or DEFAULT_SCHEDULE,
         activations=tuple(_activations(content.get("activations"), place)),
+        offload=_offload(content.get("offload"), place),
     )
 
 
@@ -118,6 +121,14 @@ def _activations(known: Any, place: str) -> Iterator[ActivationPin]:
             raise _unreadable(place, f"activations has {pin!r}")
         pattern, choice = pin
         yield ActivationPin.from_choice(pattern, choice, place)
+
+
+def _offload(known: Any, place: str) -> tuple[OffloadPin, ...] | None:
+    if known is None:
+        return None
+    if not isinstance(known, list) or not all(isinstance(pattern, str) for pattern in known):
+        raise _unreadable(place, f"offload is {known!r}")
+    return tuple(OffloadPin(pattern, place) for pattern in known)
 
 
 def _unreadable(place: str, why: str) -> InvalidInputError:

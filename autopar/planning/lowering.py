@@ -51,6 +51,7 @@ class Lowering:
             how its ops want them.
         pipeline: The mesh axis along which the stages of a pipeline lie; "" if there is none.
         schedule: In which order their parts run.
+        offload: The labels of what waits in the host's memory; None where a limit decides.
     """
 
     cluster: Cluster
@@ -59,6 +60,7 @@ class Lowering:
     store: Store | None = None
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
+    offload: tuple[str, ...] | None = ()
 
     def __call__(self, completed: Program, seen: Observer = unseen) -> Lowered:
         """Returns a completed program lowered.

@@ -19,7 +19,7 @@ from autopar.completion.search.nearby import Nearby
 from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster, evaluate
 from autopar.ir.program import Program
-from autopar.partition import Recompute
+from autopar.planning.fit import Fitter
 from autopar.planning.lowering import Lowering
 from autopar.planning.mesh_shape import Fastest, fastest_shape
 from autopar.planning.within_memory import Within
@@ -64,7 +64,8 @@ class Planner:
             DoesNotFit: If it can't be made to fit into memory.
         """
         lowered = self.lowering(completed)
-        return Recompute(self.problem.cluster, memory_bytes)(lowered.ranks)
+        fitter = Fitter(lowered.ranks, self.problem.cluster, self.lowering.offload)
+        return fitter.within(memory_bytes).program
 
     def nearby(
         self, pinned: Pinned, completed: Program, *, is_moved: bool = False
@@ -97,7 +98,8 @@ class Planner:
     @cached_property
     def within(self) -> Within:
         """The plans within limits of memory."""
-        return Within(self.searched, lambda program: self.lowering(program).ranks)
+        lower, offload = self.lowering, self.lowering.offload
+        return Within(self.searched, lambda program: lower(program).ranks, offload)
 
 
 def best_on_any_mesh(
@@ -124,8 +126,10 @@ def best_on_any_mesh(
 
     def within(searched: Searched) -> tuple[float, Plan]:
         lower = lowering(searched.problem)
-        plan = Within(searched, lambda completed: lower(completed).ranks).plan(memory_bytes or 0)
-        ranks = Recompute(cluster, memory_bytes)(lower(plan.program).ranks)
+        plans = Within(searched, lambda completed: lower(completed).ranks, lower.offload)
+        plan = plans.plan(memory_bytes or 0)
+        fitter = Fitter(lower(plan.program).ranks, cluster, lower.offload)
+        ranks = fitter.within(memory_bytes).program
         return evaluate(ranks, cluster).serialized_seconds, plan
 
     best = None if memory_bytes is None else within

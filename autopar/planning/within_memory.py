@@ -28,7 +28,8 @@ from autopar.completion.search.incumbents import leanest, strategies
 from autopar.cost import evaluate, peak_rank_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.program import Program
-from autopar.partition.recompute import DoesNotFit, Learned, Recomputer
+from autopar.partition.recompute import DoesNotFit, Learned
+from autopar.planning.fit import Fitter
 from autopar.planning.walk import LoweredPlan, Step, Walk
 
 PRESET_OPS = 2_000
@@ -62,13 +63,19 @@ class Within:
     Args:
         searched: Finds plans of the problem.
         lower: The passes from a completed program to that of a rank, before recomputation.
+        offload: The labels of what waits in the host's memory; None where a limit decides.
     """
 
-    def __init__(self, searched: Searched, lower: Callable[[Program], Program]) -> None:
+    def __init__(
+        self,
+        searched: Searched,
+        lower: Callable[[Program], Program],
+        offload: tuple[str, ...] | None = None,
+    ) -> None:
         self.searched, self.problem = searched, searched.problem
-        self.lower = lower
+        self.lower, self.offload = lower, offload
         self.cluster = self.problem.cluster
-        self._recomputers: dict[int, Recomputer] = {}
+        self._fitters: dict[int, Fitter] = {}
         self._learned = Learned()
         self._plans: list[LoweredPlan] = []
         count = min(MOST_PRESETS, PRESET_OPS // max(1, len(self.problem.program.main.ops)))
@@ -222,8 +229,10 @@ class Within:
         Raises:
             DoesNotFit: If it can't be made to.
         """
-        if plan.peak_bytes <= memory_bytes and not is_asked(plan.ranks.main.ops):
+        asked = self.offload or is_asked(plan.ranks.main.ops)
+        if plan.peak_bytes <= memory_bytes and not asked:
             return 0.0
-        if id(plan) not in self._recomputers:
-            self._recomputers[id(plan)] = Recomputer(plan.ranks, self.cluster, self._learned)
-        return self._recomputers[id(plan)].added_seconds(memory_bytes, below)
+        if id(plan) not in self._fitters:
+            fitter = Fitter(plan.ranks, self.cluster, self.offload, self._learned)
+            self._fitters[id(plan)] = fitter
+        return self._fitters[id(plan)].added_seconds(memory_bytes, below)

@@ -33,6 +33,7 @@ from autopar.ir.memory.joining import runs
 from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.strides import Placed, dense
+from autopar.ir.memory.transfers import hosted
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
 from autopar.ir.ops.create.creation import OF_A_SHAPE
 from autopar.ir.ops.create.drawing import DRAWINGS, drawing_bytes
@@ -153,8 +154,10 @@ class _Walk:
 
     def lifetimes(self, kept_until: Mapping[str, int]) -> Lifetimes:
         ops = self.function.ops
+        there = hosted(self.function)
         for name in self.function.inputs:
             kind = _STORED.get(self.function.values[name].role, INPUTS)
+            kind = HOST if name in there else kind
             self._bind(name, self._dense(name), (self._take(name, self._dense(name), kind, -1),))
             self._extend(self.of[name], len(ops))
         for position, op in enumerate(ops):

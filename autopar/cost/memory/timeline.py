@@ -79,8 +79,8 @@ class MemoryTimeline:
     @cached_property
     def stored_bytes(self) -> int:
         """What is taken before the first op: parameters, state, inputs."""
-        size = self.allocator.size
-        return sum(size(each.nbytes) for each in self.lifetimes.buffers if each.first < 0)
+        size, stored = self.allocator.size, (b for b in self.lifetimes.buffers if b.first < 0)
+        return sum(size(each.nbytes) for each in stored if each.kind != HOST)
 
     @cached_property
     def saved_bytes(self) -> int:

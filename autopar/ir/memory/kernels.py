@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from autopar.ir.emitted import OFFLOAD, OVER
 from autopar.ir.memory.transfers import STARTED
 from autopar.ir.ops.dense import STRICT
 from autopar.ir.ops.shape.view import MARKED, RESHAPES, UNSAFE
@@ -57,8 +58,10 @@ def may_alias(kind: str) -> bool:
 def written_arguments(kind: str) -> tuple[str, ...]:
     """Returns the arguments that the in-place form of an op writes its results into, in order.
 
-    Nothing if torch has no such form, as `aten.add_.Tensor` is of `aten.add.Tensor`.
+    Nothing if there is no such form, as `aten.add_.Tensor` is of `aten.add.Tensor`.
     """
+    if kind == OFFLOAD:
+        return (OVER,)
     views = kind in RESHAPES or kind in MARKED
     if views or kind in STRICT or not kind.startswith("aten."):
         return ()

@@ -4,7 +4,8 @@ Aliases of a function say which outputs are the new content of which inputs: of 
 optimizer's state in training, of buffers in inference too. These inputs are kept from call to call,
 so a new value is written over the old one as soon as nothing reads that any more: memory holds the
 state and one new value, not the state twice. An op that has a form which writes into its
-operands, as fused optimizer steps do, is carried out in that form.
+operands, as fused optimizer steps do, is carried out in that form. A fused step writes over what
+nobody reads behind it too, as over state that came from the host's memory.
 
 A tensor is read as long as anything is that may be a view of it, and where new content itself may
 be a view of an input, it takes the input's place.
@@ -80,9 +81,10 @@ def plan_writes(
         if source not in shared and not storage.inputs_of(output):
             at = max(writes.guard, storage.producers[output], storage.last.get(source, -1))
             writes.after.setdefault(at, []).append((output, source))
-    for at, pairs in list(writes.after.items()):
-        direct = writes.guard < at < len(main.ops)
-        found = _mutation(at, main.ops[at], pairs, storage) if direct else None
+    for at, op in enumerate(main.ops):
+        pairs = writes.after.get(at, [])
+        possible = at > writes.guard and (pairs or op.kind in FUSED_STEPS)
+        found = _mutation(at, op, pairs, storage) if possible else None
         if found is not None:
             writes.mutations[at] = found
             writes.after[at] = [pair for pair in pairs if pair[0] not in found.results]
@@ -119,16 +121,21 @@ def _mutation(at: int, op: Op, pairs: list[Pair], storage: Storage) -> Mutation 
         return None
     results = dict(zip(op.results, written, strict=True))
     direct = {source for output, source in pairs if results.get(output) == source}
-    dead = {o for r, o in results.items() if r not in storage.read and storage.is_dead(o, at)}
+    fused, unscaled = op.kind in FUSED_STEPS, _unscaled(op)
+    dead = {
+        operand
+        for result, operand in results.items()
+        if (fused or result not in storage.read) and storage.is_dead(operand, at)
+    }
     roots = [storage.roots[name] for name in op.operands]
     alone = {
         name
         for name in direct | dead
         if sum(not storage.roots[name].isdisjoint(each) for each in roots) == 1
     }
-    if direct.isdisjoint(alone):
+    if alone.isdisjoint(direct | (dead - unscaled if fused else set())):
         return None
-    return Mutation(results, frozenset(written) - alone - _unscaled(op))
+    return Mutation(results, frozenset(written) - alone - unscaled)
 
 
 def _unscaled(op: Op) -> set[str]:

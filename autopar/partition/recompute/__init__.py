@@ -51,6 +51,7 @@ class DoesNotFit(InvalidInputError):
         trains: bool = True,
         plans: int = 1,
         place: str = "",
+        host_bytes: int = 0,
     ) -> None:
         """Says what is missing, and what would help.
 
@@ -61,12 +62,17 @@ class DoesNotFit(InvalidInputError):
             trains: Whether there is a backward pass.
             plans: How many plans were tried, of which this one is the smallest.
             place: Where the limit stands, if the caller didn't give it.
+            host_bytes: What waits in the host's memory between uses.
         """
         self.least_bytes = least_bytes
+        self._host_bytes = host_bytes
         self._known = (limit, stored_bytes, trains)
         self._plans, self._place = plans, place
         tried = f" with the smallest of {plans} plans tried" if plans > 1 else ""
         again = " even if it computed again what it can" if trains else ""
+        if host_bytes:
+            also = " and" if trains else " even if"
+            again += f"{also} {human_bytes(host_bytes)} waited in the host's memory"
         given = human_bytes(limit) + (f" in {place}" if place else "")
         super().__init__(
             f"a device would hold {human_bytes(least_bytes)}{tried}{again},"
@@ -83,15 +89,26 @@ class DoesNotFit(InvalidInputError):
         """Returns the same, said of the smallest of so many plans."""
         return self._but(plans, self._place)
 
-    def _but(self, plans: int, place: str) -> DoesNotFit:
+    def offloaded(self, host_bytes: int, freed_bytes: int) -> DoesNotFit:
+        """Returns the same, of a program that was given more since a part of it is elsewhere.
+
+        Args:
+            host_bytes: What waits in the host's memory.
+            freed_bytes: By how much a device therefore holds less.
+        """
+        self._host_bytes = host_bytes
+        return self._but(self._plans, self._place, freed_bytes)
+
+    def _but(self, plans: int, place: str, less: int = 0) -> DoesNotFit:
         limit, stored_bytes, trains = self._known
         return DoesNotFit(
-            self.least_bytes,
-            limit,
-            stored_bytes=stored_bytes,
+            self.least_bytes - less,
+            limit - less,
+            stored_bytes=stored_bytes - less,
             trains=trains,
             plans=plans,
             place=place,
+            host_bytes=self._host_bytes,
         )
 
 

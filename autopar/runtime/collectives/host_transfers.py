@@ -1,38 +1,45 @@
 """Transfers between a device's memory and its host's, beside what the device computes.
 
 Each device has a stream per direction. A transfer waits for what was computed before it starts, and
-what is computed after its end waits for it, so tensors are there when they are read and memory is
-given back when nobody reads it any more. On the CPU a transfer is a plain copy.
+what is computed after its end waits for it alone, so tensors are there when they are read and
+memory is given back when nobody reads it any more. On the CPU a transfer is a plain copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from autopar.ir.emitted import END_OFFLOAD, END_RELOAD, OFFLOAD, RELOAD
 
 
-def offload(self: Tensor) -> Tensor:
+def offload(self: Tensor, over: Tensor | None = None) -> Tensor:
     """Starts the copy of a tensor to the host, and returns where it arrives.
 
     Args:
         self: The tensor; it must stay until `end_offload`.
+        over: The stored input of which it is new content; it stays as it is.
     """
     if self.device.type == "cpu":
         return self.clone()
-    # Pinned memory, which the device reads and writes without the processor.
-    host = torch.empty_like(self, device="cpu", pin_memory=True)
-    return _copied(self, host, self.device, OFFLOAD)
+    return _copied(self, _pinned_like(self), self.device, OFFLOAD)
+
+
+def offload_over(self: Tensor, over: Tensor) -> Tensor:
+    """Starts the copy of a tensor over another one on the host, and returns that."""
+    if self.device.type == "cpu":
+        return over.copy_(self)
+    return _copied(self, over, self.device, OFFLOAD)
 
 
 def end_offload(self: Tensor, of: Tensor) -> Tensor:
     """Waits for the copy of `of` to the host, and returns it."""
-    _wait(of.device, OFFLOAD)
+    _wait(self, of.device)
     return self
 
 
@@ -52,7 +59,7 @@ def reload(self: Tensor, *, device: torch.device | str = "cpu") -> Tensor:
 
 def end_reload(self: Tensor) -> Tensor:
     """Waits for the copy of a tensor to the device, and returns it."""
-    _wait(self.device, RELOAD)
+    _wait(self, self.device)
     return self
 
 
@@ -65,6 +72,25 @@ TRANSFERS: Mapping[str, Callable[..., Any]] = {
 """The function behind each op kind."""
 
 
+def pinned(tensor: Tensor) -> Tensor:
+    """Returns a tensor of the host in memory that devices reach without the processor."""
+    return _pinned_like(tensor).copy_(tensor)
+
+
+def settle(device: torch.device) -> None:
+    """Waits until all that a device was told to copy to the host is there."""
+    if device.type != "cpu":
+        _stream(device, OFFLOAD).synchronize()
+
+
+def _pinned_like(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="cpu", pin_memory=True)
+
+
+_arrivals: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
+"""The event that ends the transfer to each tensor that is under way."""
+
+
 def _copied(source: Tensor, target: Tensor, device: torch.device, kind: str) -> Tensor:
     """Starts a copy behind all that the device was told to do so far; returns the target."""
     module = torch.get_device_module(device)
@@ -73,13 +99,15 @@ def _copied(source: Tensor, target: Tensor, device: torch.device, kind: str) -> 
     with module.stream(beside):
         # The allocator of pinned memory keeps what such a copy reads until it is done.
         target.copy_(source, non_blocking=True)
+    _arrivals[target] = beside.record_event()
     return target
 
 
-def _wait(device: torch.device, kind: str) -> None:
-    """Makes what the device is told from now on wait for the transfers of a direction."""
+def _wait(target: Tensor, device: torch.device) -> None:
+    """Makes what the device is told from now on wait for the transfer to a tensor."""
     if device.type != "cpu":
-        torch.get_device_module(device).current_stream(device).wait_stream(_stream(device, kind))
+        arrival = _arrivals.pop(target)
+        torch.get_device_module(device).current_stream(device).wait_event(arrival)
 
 
 @cache

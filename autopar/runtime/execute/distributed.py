@@ -23,8 +23,10 @@ from autopar.base.errors import AutoparError
 from autopar.ir.builds.files import Build, read_build
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr.at_sizes import Sizes
+from autopar.ir.memory.transfers import hosted
 from autopar.ir.program import Program
 from autopar.runtime.agree.handshake import Identity
+from autopar.runtime.collectives.host_transfers import settle
 from autopar.runtime.execute.code import Code
 from autopar.runtime.execute.connection import Connection
 from autopar.runtime.execute.generate import Generator
@@ -42,6 +44,7 @@ from autopar.runtime.ports.keeping import Keeping
 from autopar.runtime.ports.open_inputs import planned_sizes
 from autopar.runtime.ports.outputs import Side
 from autopar.runtime.ports.ports import read_weights
+from autopar.runtime.ports.staging import moved
 from autopar.runtime.weights.identity import identity_of
 from autopar.runtime.weights.weights import WeightFile, weight_paths
 from autopar.version import __version__
@@ -177,7 +180,10 @@ class JobRank(Closing):
         """See `Ranks`."""
         with self.supervisor.reported(), torch.no_grad():
             self.supervisor.whereabouts.begin(number)
-            return {self.rank: self.planned.forward(*arguments[self.rank])}
+            results = self.planned.forward(*arguments[self.rank])
+            if hosted(self.program.main):
+                settle(self.device)
+            return {self.rank: results}
 
     def whole(
         self, side: Side, at: int, pieces: Mapping[int, Tensor], everywhere: bool
@@ -186,7 +192,8 @@ class JobRank(Closing):
         gathering = self.planned.gathering
         gather = gathering.to_all if everywhere else gathering.to_first
         with self.supervisor.reported():
-            return gather(side, at, pieces[self.rank])
+            # What waits in the host's memory is sent by way of the device.
+            return gather(side, at, moved(pieces[self.rank], self.device))
 
     def variant(self, deployment: Deployment) -> JobRank:
         """See `Ranks`."""

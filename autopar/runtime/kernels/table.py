@@ -17,6 +17,7 @@ import torch
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.dtypes import TORCH_NAMES
+from autopar.ir.emitted import OFFLOAD
 from autopar.ir.expr.expression import Expr
 from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, overload
 from autopar.ir.ops.dense import ALONE, DENSE, DENSE_ROWS
@@ -24,6 +25,7 @@ from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
 from autopar.ir.ops.shape.view import MARKED, RESHAPES
 from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rules.foreign import FUNCTIONAL, SEEDED
+from autopar.runtime.collectives.host_transfers import offload_over
 from autopar.runtime.kernels.attention import ELSEWHERE, by_device
 from autopar.runtime.kernels.foreign import foreign, seeded
 from autopar.runtime.kernels.own_ops import OWN_OPS
@@ -126,6 +128,8 @@ def in_place_kernel(kind: str) -> Kernel:
 
     What fused steps write must be contiguous; gradients may have any strides.
     """
+    if kind == OFFLOAD:
+        return offload_over
     name, _, overload = kind.rpartition(".")
     found = _overload(f"{name}_.{overload}")
     return _with_dense_gradients(found) if kind in FUSED_STEPS else found

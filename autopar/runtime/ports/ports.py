@@ -12,7 +12,9 @@ from torch import Tensor
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.units import counted
 from autopar.ir.expr.expression import IntExpr, shape_str
+from autopar.ir.memory.transfers import hosted
 from autopar.ir.program import ASSUMPTION, SEED, STORED_ROLES, WRITTEN, Port, Program
+from autopar.runtime.collectives.host_transfers import pinned
 from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.ports.dense import odd_kind
@@ -207,7 +209,7 @@ def read_weights(
     Args:
         program: The rank's specialized program.
         file: The weights of all ranks.
-        device: Where the pieces go.
+        device: Where the pieces go, but for what waits in its host's memory.
         cache: Pieces read before, which ranks in one process share.
         absent: Gets the labels of parameters and buffers that the file lacks; their pieces have
             no values yet. Without it, such a file is refused.
@@ -221,6 +223,7 @@ def read_weights(
     pieces: dict[str, Tensor] = {}
     cache = {} if cache is None else cache
     stored = [port for port in program.signature.inputs if is_weight(port)]
+    there = hosted(program.main)
     if names is None:
         check_names(file.given, map(_names, stored))
     for port in stored:
@@ -228,7 +231,9 @@ def read_weights(
             box = port_box(port, {})
             if (port.name, box) not in cache:
                 shared = written is not None and port.name not in written
-                cache[port.name, box] = _read_weight(port, file, box, device, absent, shared)
+                where = "cpu" if port.name in there else device
+                piece = _read_weight(port, file, box, where, absent, shared)
+                cache[port.name, box] = piece if where == device else pinned(piece)
             pieces[port.name] = cache[port.name, box]
     return pieces
 

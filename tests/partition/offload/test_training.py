@@ -1,0 +1,113 @@
+"""What waits in the host's memory is trained as if it didn't, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import autopar
+from autopar.ir.memory.transfers import hosted
+from tests.partition.offload.models import (
+    ALL,
+    OPTIMIZERS,
+    STATE,
+    assert_trains_alike,
+    batch,
+    compiled,
+    stack,
+    state_of,
+)
+
+MESHES: tuple[dict[str, Any], ...] = (
+    {"mesh": "1", "strategy": "data"},
+    {"mesh": "2", "strategy": "data"},
+    {"mesh": "2", "strategy": "fsdp"},
+    {"mesh": "2", "strategy": "zero1"},
+    {"mesh": "dp=2,tp=2", "strategy": "fsdp:dp,tensor:tp"},
+)
+EXTRAS: tuple[dict[str, Any], ...] = (
+    {"clip_grad_norm": 0.1},
+    {"accumulate": 2},
+    {"clip_grad_norm": 0.1, "accumulate": 2},
+    {"autocast": torch.bfloat16},
+)
+
+
+@pytest.mark.parametrize("offload", [STATE, ALL, ("parameters",), ("exp_avg/*",), ("*.weight",)])
+def test_a_step_with_adam(offload: tuple[str, ...]) -> None:
+    found = compiled(offload)
+    assert hosted(found.partitioned.main)
+    assert_trains_alike(found, "adam")
+
+
+@pytest.mark.parametrize("extra", EXTRAS, ids=str)
+def test_clipping_accumulation_and_mixed_precision(extra: dict[str, Any]) -> None:
+    assert_trains_alike(compiled(ALL, **extra), "adam", **extra)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_other_optimizers(optimizer: str) -> None:
+    assert_trains_alike(compiled(ALL, optimizer), optimizer)
+
+
+@pytest.mark.parametrize("mesh", MESHES[1:], ids=str)
+def test_meshes(mesh: dict[str, Any]) -> None:
+    found = compiled(ALL, **mesh)
+    assert hosted(found.partitioned.main)
+    assert_trains_alike(found, "adam", **mesh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("offload", [STATE, ALL])
+@pytest.mark.parametrize("extra", EXTRAS, ids=str)
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_all_of_it_together(
+    optimizer: str, mesh: dict[str, Any], extra: dict[str, Any], offload: tuple[str, ...]
+) -> None:
+    options = {**mesh, **extra}
+    assert_trains_alike(compiled(offload, optimizer, **options), optimizer, **options)
+
+
+def test_master_weights_wait_too(tmp_path: Path) -> None:
+    halves = tuple(each.bfloat16() for each in batch())
+    losses = []
+    for offload in (ALL, ()):
+        model = stack().bfloat16()
+        found = autopar.compile(
+            model,
+            halves,
+            mesh="2",
+            strategy="fsdp",
+            loss=torch.nn.functional.mse_loss,
+            optimizer=OPTIMIZERS["adam"](model),
+            master_dtype=torch.float32,
+            offload=offload,
+        )
+        found.save(tmp_path / f"{len(offload)}")
+        with autopar.load(tmp_path / f"{len(offload)}", virtual=True) as trainer:
+            losses.append([trainer.step(halves).item() for _ in range(3)])
+    assert losses[0] == losses[1]
+
+
+def test_checkpoints_go_on_with_and_without(tmp_path: Path) -> None:
+    """Saved in the middle with state in the host's memory, read without; and the other way."""
+    for name, offload in (("with", ALL), ("without", [])):
+        compiled(offload, mesh="2", strategy="fsdp").save(tmp_path / name)
+    with autopar.load(tmp_path / "without", virtual=True) as trainer:
+        expected = [trainer.step(batch()).item() for _ in range(4)]
+        wanted = state_of(trainer)
+    for first, second in (("with", "without"), ("without", "with"), ("with", "with")):
+        folder = tmp_path / f"{first}-{second}"
+        with autopar.load(tmp_path / first, virtual=True) as trainer:
+            losses = [trainer.step(batch()).item() for _ in range(2)]
+            trainer.save_checkpoint(folder)
+        with autopar.load(tmp_path / second, virtual=True) as trainer:
+            trainer.load_checkpoint(folder)
+            losses += [trainer.step(batch()).item() for _ in range(2)]
+            found = state_of(trainer)
+        assert losses == expected
+        assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
