@@ -39,6 +39,7 @@ def compile_onnx(
     effort: float = 1.0,
     plan: str | Path | None = None,
     activations: Mapping[str, str] | None = None,
+    offload: str | Sequence[str] | None = None,
 ) -> CompiledModel:
     """Compiles an ONNX file for a mesh.
 
@@ -82,6 +83,10 @@ def compile_onnx(
         activations: What becomes of activations until the backward pass reads them, by pattern of
             names of modules or values: `save`, `offload` to the host's memory, or `recompute`,
             which of a module is all but its outputs. Of what isn't named, `memory` decides.
+        offload: What waits in the host's memory between uses: `parameters`, or patterns of names as
+            `shard` takes them, one or a list. A device holds two buckets of it, one in use and
+            one under way. By default `memory` decides, where the cluster has a link to that memory;
+            [] for nothing.
 
     Returns:
         What was compiled, which can be saved too.
@@ -103,7 +108,8 @@ def compile_onnx(
         effort=effort,
         plan=plan,
         activations=activations,
-    ).in_stages(pipeline, microbatches=microbatches)
+    )
+    options = options.in_stages(pipeline, microbatches=microbatches).offloading(offload)
     imported = import_onnx(
         model,
         dims=dims,

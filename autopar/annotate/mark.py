@@ -95,8 +95,9 @@ def offload(x: torch.Tensor, device: str) -> torch.Tensor:
         hidden = offload(hidden, "cpu")
 
     An activation waits in the host's memory, `cpu`, from its last use in the forward pass until the
-    backward pass reads it. Compiling refuses other memories and tensors, and names the line: leave
-    these where they are.
+    backward pass reads it; a parameter waits there until a phase reads it, and goes back when it
+    has been updated. Compiling refuses other memories and tensors, and names the line: leave these
+    where they are.
 
     Args:
         x: The tensor. Its value is unchanged.

@@ -1,5 +1,5 @@
 """Refuses what a program records, but nothing carries out yet: stages, masks, and offloading
-of what is no activation, or elsewhere than to the host.
+of what is no activation and no parameter, or elsewhere than to the host.
 
 The user asked for it. Compiling as if they hadn't would be wrong without a word.
 """

@@ -79,6 +79,13 @@ if TYPE_CHECKING:
     help="What a device may hold at once. What doesn't fit is computed again where it is needed.",
 )
 @click.option(
+    "--offload",
+    multiple=True,
+    metavar="parameters|PATTERN",
+    help="Let weights wait in the host's memory until they are read: all, or by name. By default"
+    " --memory decides, where the cluster has a link to that memory. Repeatable.",
+)
+@click.option(
     "--print-after",
     "print_after",
     multiple=True,
@@ -99,6 +106,7 @@ def compile_command(
     cluster: str,
     placement: str,
     memory: str | None,
+    offload: tuple[str, ...],
     print_after: tuple[str, ...],
     no_verify: bool,
     quiet: bool,
@@ -113,6 +121,7 @@ def compile_command(
       autopar compile model.onnx --mesh 4 --strategy none --shard 'ids=[(0),-1]'
       autopar compile model.onnx --mesh 2x4 --print-after complete | less
       autopar compile model.onnx --mesh 2x4 --memory 24GiB --time-limit 60
+      autopar compile model.onnx --mesh 8 --cluster h100 --offload parameters
       autopar compile model.onnx --devices 64 --cluster h100
       autopar compile model.onnx --mesh pp=4,tp=2 --pipeline pp --microbatches 8
     """
@@ -122,6 +131,7 @@ def compile_command(
     from autopar.completion.search.watch import Watch
     from autopar.ir.builds.files import check_output
     from autopar.mapping import parse_placement
+    from autopar.pipeline.arguments import on_command_line
 
     # What is wrong with a file is no wrong usage, as a wrong text is.
     placed = parse_placement(placement) if os.path.isfile(placement) else placement
@@ -139,7 +149,7 @@ def compile_command(
         plan=given.plan,
         verify=not no_verify,
     )
-    options = given.in_stages(options)
+    options = given.in_stages(options).offloading(offload or None, on_command_line)
     with usage():
         observer = _printer(print_after)
     if is_stdout(build):

@@ -35,7 +35,7 @@ class Mark:
         mask: Per process of the mesh, in row-major order, whether it holds the tensor, and the
             shape in which that was said. None for all. Compiling refuses another one.
         offload: The memory that holds the tensor between uses; "" for the device's own. Compiling
-            refuses others than the host's, and any of what is no activation.
+            refuses others than the host's, and any of what is no activation and no parameter.
         place: Where the user wrote it, as `model.py:12`; "" if the graph knows better.
         is_gradient: Whether it marks the gradient of what the user marked.
     """

@@ -106,7 +106,10 @@ def _compiled(
     watch: Watch,
 ) -> Compiled:
     """Returns a compiled program; see `compile_program`."""
-    if options.offload is not None or marked_offload(program):
+    if options.phases_apart:
+        # What a parallel module stores is the user's, who has it on the device.
+        options = options.with_offload(())
+    elif options.offload is not None or marked_offload(program):
         options = options.with_offload(offloaded(program, options.offload or ()))
         program = without_offload(program)
     found = fastest_mesh(program, options, watch, store) if options.any_shape else None

@@ -344,3 +344,12 @@ def test_the_shape_of_the_mesh_is_searched_for_the_processes_that_there_are() ->
     assert parallel._parallel.runner.compiler.options.mesh.size == 1
     with pytest.raises(autopar.AutoparError, match="the job has 1 processes but mesh d0=2 has 2"):
         autopar.parallelize(tiny(), tokens(0), devices=2)
+
+
+def test_parameters_of_a_parallel_module_stay_on_the_device() -> None:
+    class Marked(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, autopar.annotate.offload(self.weight, "cpu"), self.bias)
+
+    with pytest.raises(autopar.AutoparError, match=r"test_module\.py:\d+: offload of %weight to"):
+        autopar.parallelize(Marked(4, 4), torch.ones(8, 4), mesh="1")

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import autopar
+from autopar.ir.emitted import RELOAD
 from autopar.ir.memory.transfers import hosted
+from autopar.ir.parts import parts_of
 from tests.partition.offload.models import (
     ALL,
     OPTIMIZERS,
@@ -70,6 +72,23 @@ def test_all_of_it_together(
 ) -> None:
     options = {**mesh, **extra}
     assert_trains_alike(compiled(offload, optimizer, **options), optimizer, **options)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "mesh"),
+    [("1f1b", "pp=2"), pytest.param("zb-h1", "pp=2,dp=2", marks=pytest.mark.slow)],
+)
+def test_stages_of_a_pipeline(schedule: str, mesh: str) -> None:
+    """Each stage keeps its own buckets."""
+    options = {"mesh": mesh, "pipeline": "pp", "schedule": schedule, "accumulate": 4}
+    options["strategy"] = "data:dp" if "dp" in mesh else "none"
+    found = compiled(ALL, clip_grad_norm=0.1, **options)
+    assert_trains_alike(found, "adam", clip_grad_norm=0.1, **options)
+    parts = parts_of(found.partitioned)
+    assert len(parts) == 2
+    for part in parts:
+        reloads = [op.operands[0] for op in part.main.ops if op.kind == RELOAD]
+        assert 0 < len(set(reloads)) < len(hosted(found.partitioned.main))
 
 
 def test_master_weights_wait_too(tmp_path: Path) -> None:
