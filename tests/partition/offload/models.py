@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 
 import autopar
 from autopar.compiled import CompiledModel
+from autopar.runtime.job.processes import Processes
+from autopar.runtime.training.opening import open_trainer
+from autopar.runtime.training.stepping import NonFiniteLoss
 
 Optimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
@@ -87,3 +91,15 @@ def assert_trains_alike(found: CompiledModel, optimizer: str, **options: Any) ->
     assert state.keys() == wanted.keys()
     for name, tensor in wanted.items():
         assert torch.equal(state[name], tensor), name
+
+
+def train_on_a_rank(processes: Processes, build: str) -> tuple[list[float], dict[str, Any]]:
+    """Trains on one rank of several; the second batch is one that is skipped."""
+    x, y = batch()
+    losses = []
+    with open_trainer(build, processes=processes) as trainer:
+        losses.append(trainer.step((x, y)).item())
+        with suppress(NonFiniteLoss):
+            trainer.step((x * float("inf"), y))
+        losses += [trainer.step((x, y)).item() for _ in range(STEPS - 1)]
+        return losses, {name: tensor.tolist() for name, tensor in state_of(trainer).items()}

@@ -19,9 +19,12 @@ from tests.partition.offload.models import (
     assert_trains_alike,
     batch,
     compiled,
+    plainly_trained,
     stack,
     state_of,
+    train_on_a_rank,
 )
+from tests.runtime.job.real import run_ranks
 
 MESHES: tuple[dict[str, Any], ...] = (
     {"mesh": "1", "strategy": "data"},
@@ -89,6 +92,15 @@ def test_stages_of_a_pipeline(schedule: str, mesh: str) -> None:
     for part in parts:
         reloads = [op.operands[0] for op in part.main.ops if op.kind == RELOAD]
         assert 0 < len(set(reloads)) < len(hosted(found.partitioned.main))
+
+
+def test_processes_train_alike_and_skip_what_is_not_finite(tmp_path: Path) -> None:
+    options = {"mesh": "2", "strategy": "fsdp"}
+    compiled(ALL, **options).save(tmp_path / "build")
+    expected, wanted = plainly_trained("adam", tuple(options.items()))
+    for losses, state in run_ranks(2, train_on_a_rank, str(tmp_path / "build")):
+        assert losses == expected
+        assert state == {name: tensor.tolist() for name, tensor in wanted.items()}
 
 
 def test_master_weights_wait_too(tmp_path: Path) -> None:
