@@ -17,10 +17,10 @@ from autopar.base.units import human_seconds
 from autopar.completion.plan import Plan
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.program import Program
-from autopar.partition import Recompute
 from autopar.partition.pipeline.schedules import SCHEDULES
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.options import CompileOptions
+from autopar.planning.fit import Fitter
 from autopar.planning.lowering import Lowering
 from autopar.planning.price import price
 
@@ -107,8 +107,8 @@ def _alike() -> Sequence[Sequence[str]]:
 def _seconds(way: FastestSchedule) -> float:
     options, (_, plan, lowering) = way.options, way.planned
     ranks = lowering(plan.program).ranks
-    fitted = Recompute(options.cluster, options.memory_bytes)(ranks)
-    return price(fitted, options.cluster).overlapped_seconds
+    fitted = Fitter(ranks, options.cluster, lowering.offload).within(options.memory_bytes)
+    return price(fitted.program, options.cluster).overlapped_seconds
 
 
 def _words(seconds: float) -> str:

@@ -49,7 +49,7 @@ from autopar.pipeline.fastest_schedule import Planned, fastest_schedule
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.stages import predicted_stages
 from autopar.planning.cut import cut_into_stages
-from autopar.planning.fit import Fitter
+from autopar.planning.fit import Fitted, Fitter
 from autopar.planning.lowering import LOWERING, Lowering, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
@@ -106,12 +106,7 @@ def _compiled(
     watch: Watch,
 ) -> Compiled:
     """Returns a compiled program; see `compile_program`."""
-    if options.phases_apart:
-        # What a parallel module stores is the user's, who has it on the device.
-        options = options.with_offload(())
-    elif options.offload is not None or marked_offload(program):
-        options = options.with_offload(offloaded(program, options.offload or ()))
-        program = without_offload(program)
+    program, options = with_exact_offload(program, options)
     found = fastest_mesh(program, options, watch, store) if options.any_shape else None
     if found is not None:
         options = replace(options, mesh=found.mesh, strategy=AUTO, any_shape=False)
@@ -146,15 +141,41 @@ def _compiled(
     if plan.is_timed:
         seconds = evaluate(lowered.ranks, options.cluster).serialized_seconds
     said = (*plan.reported(seconds, fitted.added_seconds), *fitted.remarks)
-    if plan.forecast is None and options.memory_bytes is not None:
-        held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(options.memory_bytes)}"
-        said = (*said, ReportEntry("search", "memory", held))
+    if plan.forecast is None:
+        said = (*said, *_held(fitted, options.memory_bytes))
     staged = predicted_stages(fitted.program, options)
     at_once = computed_at_once(pinned) if options.microbatches > 1 else ()
     left = (*undivided(plan.program, options.strategy), *at_once, *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
     entries = (*report, *said, *staged, *exceeded, *left, *noted)
     return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)
+
+
+def _held(fitted: Fitted, memory_bytes: int | None) -> tuple[ReportEntry, ...]:
+    """Returns what is to be said of a limit of memory that no search knew of."""
+    if memory_bytes is None:
+        return ()
+    held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(memory_bytes)}"
+    return (ReportEntry("search", "memory", held),)
+
+
+def with_exact_offload(program: Program, options: CompileOptions) -> tuple[Program, CompileOptions]:
+    """Returns a program and options of which these alone say what waits in the host's memory.
+
+    Args:
+        program: The serial program, with the user's marks.
+        options: With patterns of what waits there.
+
+    Raises:
+        AnnotationError: If a pattern matches nothing that may.
+    """
+    if options.phases_apart:
+        # What a parallel module stores is the user's, who has it on the device.
+        return program, options.with_offload(())
+    if options.offload is None and not marked_offload(program):
+        return program, options
+    labels = offloaded(program, options.offload or ())
+    return without_offload(program), options.with_offload(labels)
 
 
 def _planned(
