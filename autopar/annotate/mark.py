@@ -114,11 +114,12 @@ def offload(x: torch.Tensor, device: str) -> torch.Tensor:
 def shard_mask(x: torch.Tensor, mask: Any) -> torch.Tensor:
     """Marks a tensor to be held by some of the mesh's processes only; returns the marked tensor.
 
-        x = shard_mask(x, [[1, 0], [0, 1]])
+        x = shard_mask(x, [[1, 1, 1], [0, 0, 0]])
 
-    Recorded in the program. Compiling refuses it and names the line, as it isn't carried out yet.
-    Where the processes are a slice of the mesh, mark the tensor on that instead:
-    `shard(x, mesh["dp", 0], [-1, -1])`.
+    The processes are a slice of the mesh: of each axis all indices, or one. They hold all of the
+    tensor, what follows from it runs there, and other processes don't hold it; as with a mark on
+    the slice, `shard(x, mesh["dp", 0], [-1, -1])`. Compiling refuses other masks, and names the
+    line and the nearest slice.
 
     Args:
         x: The tensor. Its value is unchanged.

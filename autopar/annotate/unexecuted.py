@@ -1,14 +1,17 @@
-"""Refuses what a program records, but nothing carries out yet: stages, masks, and offloading
-of what is no activation and no parameter, or elsewhere than to the host.
+"""Refuses what a program records, but nothing carries out yet: stages without a pipeline, masks
+that are no slice of the mesh, and offloading of what is no activation and no parameter, or
+elsewhere than to the host.
 
 The user asked for it. Compiling as if they hadn't would be wrong without a word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from autopar.base.errors import AnnotationError, Loc
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 
 
@@ -36,7 +39,11 @@ def _of_values(program: Program) -> Iterator[str]:
             continue
         shown = f"%{value.name}"
         if layout.mask is not None:
-            yield f"  - {_place(value)}: shard_mask, by which not all processes hold {shown}"
+            yield (
+                f"  - {_place(value)}: shard_mask, by which not all processes hold {shown}; or take"
+                " the nearest one that is a slice of the mesh,"
+                f" {_nearest(layout.mesh, layout.mask)}"
+            )
         if layout.offload:
             yield f"  - {_place(value)}: offload of {shown} to {layout.offload}"
 
@@ -49,6 +56,17 @@ def _of_ops(program: Program) -> Iterator[str]:
         if stage:
             remedy = "or compile with pipeline= an axis of the mesh"
             yield f"  - {loc}: pipeline_stage({stage}); {remedy}"
+
+
+def _nearest(mesh: ProcessMesh, mask: Collection[int]) -> str:
+    """Returns the slice of a mesh that differs least from a mask, as text: a mask and an index."""
+    held = frozenset(mask)
+    parts = [each for each in mesh.slices() if each != mesh]
+    found = min(parts, key=lambda each: len(held.symmetric_difference(each.ids)))
+    bits: list[Any] = [int(process in set(found.ids)) for process in mesh.ids]
+    for size in reversed(mesh.shape[1:]):
+        bits = [bits[at : at + size] for at in range(0, len(bits), size)]
+    return f"{bits} ({found.place})"
 
 
 def _place(value: Value) -> str:

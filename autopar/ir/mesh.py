@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from autopar.base.arguments import NAMES, WHOLE, expect, one_of, shown
@@ -203,13 +204,25 @@ class ProcessMesh:
         """
         if part.root == self and len(part.fixed) + part.ndim == self.ndim:
             return self.at(part.fixed)
+        sub = self.slice_with(part.process_ids)
+        return sub if sub is not None and sub.shape == part.shape else None
+
+    def slice_with(self, ids: Sequence[int]) -> ProcessMesh | None:
+        """Returns the slice of this mesh that has these processes, in order; None if none has."""
         position = {process: at for at, process in enumerate(self._ids)}
-        if not set(part.ids) <= position.keys():
+        if not set(ids) <= position.keys():
             return None
-        found = [self.coordinates(position[process]) for process in part.ids]
+        found = [self.coordinates(position[process]) for process in ids]
         shared = set(found[0].items()).intersection(*(each.items() for each in found))
         sub = self.at(item for item in shared if item[0] in self.dim_names)
-        return sub if (sub.shape, sub.process_ids) == (part.shape, part.process_ids) else None
+        return sub if sub.process_ids == tuple(ids) else None
+
+    def slices(self) -> Iterator[ProcessMesh]:
+        """Yields all slices, the whole mesh first: of each axis all indices, or one."""
+        choices = ([None, *range(size)] for size in self.shape)
+        for indices in product(*choices):
+            pairs = zip(self.dim_names, indices, strict=True)
+            yield self.at((axis, index) for axis, index in pairs if index is not None)
 
     def __iter__(self) -> Iterator[ProcessMesh]:
         return (self[index] for index in range(self.shape[0]))

@@ -41,6 +41,11 @@ class Pinned:
     offload: str = ""
 
     @property
+    def says_nothing(self) -> bool:
+        """Whether all processes may hold the tensor, in whichever way."""
+        return self.layout is None and self.mask is None and not self.offload
+
+    @property
     def is_pending(self) -> bool:
         """Whether a reduction is pending."""
         return self.layout is not None and bool(self.layout.partial)
@@ -179,7 +184,7 @@ class _Reader:
         pinned = _resolved(self.marks[node], node, self.mesh)
         earlier = self.pins.get(holder)
         together = pinned if earlier is None else earlier.merged(pinned)
-        if self._is_of_parameter(node):
+        if self._is_of_parameter(node) or pinned.says_nothing:
             self._drop(node, holder)
         elif pinned.is_part_of(self.mesh) and node.users:
             # Whatever else reads the tensor reads it from where it is computed.
@@ -256,7 +261,13 @@ def _resolved(mark: Mark, node: fx.Node, mesh: ProcessMesh) -> Pinned:
     shape = tuple(node.meta["val"].shape)
     try:
         place = f"{mark.place} (gradient)" if mark.is_gradient else mark.place
-        return Pinned(place, mark.layout(shape, home), mark.masked(home), mark.offload)
+        mask = mark.masked(home)
+        held_by = None if mask is None else home.slice_with(mask)
+        if held_by is None:
+            return Pinned(place, mark.layout(shape, home), mask, mark.offload)
+        # All of it is on a slice, or the mask says nothing.
+        layout = None if held_by == home else Layout.replicated(held_by, shape)
+        return Pinned(place, layout, None, mark.offload)
     except AnnotationError as error:
         raise AnnotationError(f"{mark.place}: {error}") from error
 
