@@ -59,6 +59,7 @@ def plan_of(what: Explainable) -> str:
         decided.options.memory_bytes,
         apart=any(port.part is not None for port in completed.signature.inputs),
         activations=tuple(_activations(main)),
+        offload=decided.options.offloaded or (),
     )
 
 

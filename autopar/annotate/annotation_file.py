@@ -7,6 +7,7 @@
     activations:
       encoder.layers.*: recompute     # or save, or offload, until the backward pass
       encoder.layers.*.attention.out: save
+    offload: [optimizer, embed.weight]   # what waits in the host's memory between uses
 
 is a file with pins: per dimension -1 or null, an axis, or several. A plan holds more:
 
@@ -34,6 +35,7 @@ from pathlib import Path
 from autopar.annotate.activation_pins import ActivationPin
 from autopar.annotate.choices import OpPin
 from autopar.annotate.mesh import parse_mesh
+from autopar.annotate.offload_pins import OffloadPin
 from autopar.annotate.pins import Pin
 from autopar.base.arguments import PATH, expect
 from autopar.base.errors import AnnotationError, InvalidInputError, near_misses
@@ -43,7 +45,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
 from autopar.ir.text.layouts import Entry, parse_dims_mapping
 
-KEYS = ("mesh", "strategy", "memory", "exact", "apart", "shard", "activations", "ops")
+KEYS = ("mesh", "strategy", "memory", "exact", "apart", "shard", "activations", "offload", "ops")
 _POSITION = re.compile(r"[0-9]{1,9}")
 OP_KEYS = ("of", "split", "body", "pending")
 
@@ -60,6 +62,7 @@ class Annotations:
         memory_bytes: What a device may hold at once, if the file says it.
         apart: Whether fused weights are named by their parts.
         activations: What becomes of activations until the backward pass.
+        offload: What waits in the host's memory between uses; None if the file doesn't say it.
     """
 
     pins: tuple[Pin, ...]
@@ -69,6 +72,7 @@ class Annotations:
     memory_bytes: int | None = None
     apart: bool = False
     activations: tuple[ActivationPin, ...] = ()
+    offload: tuple[OffloadPin, ...] | None = None
 
 
 def load_annotations(path: str | Path) -> Annotations:
@@ -108,6 +112,7 @@ class _File:
             self.memory_bytes(found["memory"]) if "memory" in found else None,
             self.is_set(found, "apart"),
             tuple(self.activations(found.get("activations"))),
+            self.offload(found["offload"]) if "offload" in found else None,
         )
 
     def pins(self, node: Node | None) -> Iterator[Pin]:
@@ -127,6 +132,9 @@ class _File:
     def activations(self, node: Node | None) -> Iterator[ActivationPin]:
         for pattern, choice in self.items(node, self.place(node)):
             yield ActivationPin.from_choice(pattern, self.text(choice), self.place(choice))
+
+    def offload(self, node: Node) -> tuple[OffloadPin, ...]:
+        return tuple(OffloadPin(self.text(item), self.place(item)) for item in self.listed(node))
 
     def ops(self, node: Node | None) -> Iterator[OpPin]:
         for item in self.listed(node):

@@ -81,6 +81,7 @@ def plan_text(
     *,
     apart: bool = False,
     activations: Sequence[PinnedActivations] = (),
+    offload: Sequence[str] = (),
 ) -> str:
     """Returns a plan as the YAML that `load_annotations` reads.
 
@@ -93,6 +94,7 @@ def plan_text(
         memory_bytes: What a device may hold at once; None for any number.
         apart: Whether it names fused weights by their parts.
         activations: What the user wants of activations.
+        offload: The labels of what waits in the host's memory between uses.
     """
     known = Names(names)
     sizes = ",".join(f"{axis}={size}" for axis, size in mesh.axis_sizes().items())
@@ -103,6 +105,8 @@ def plan_text(
     lines += _value_lines(values, known)
     if activations:
         lines += ["", "activations:", *_activation_lines(activations, known)]
+    if offload:
+        lines += ["", *_listed("offload: ", offload)]
     if ops:
         lines += ["", "ops:", *_op_lines(ops, known)]
     return "\n".join(lines) + "\n"

@@ -223,6 +223,7 @@ class CompileOptions:
             op_pins=(*self.op_pins, *loaded.ops),
             apart=self.apart or loaded.apart,
             activations=(*loaded.activations, *self.activations),
+            offload=loaded.offload if self.offload is None else self.offload,
         )
 
     def pinned(self, program: Program) -> frozenset[str]:

@@ -88,6 +88,17 @@ def test_a_build_remembers_what_waits(tmp_path: Path) -> None:
     assert profile.timeline.host_bytes == autopar.profile(found).timeline.host_bytes > 0
 
 
+def test_files_and_plans_say_what_waits(tmp_path: Path) -> None:
+    file = tmp_path / "pins.yaml"
+    file.write_text("offload: [optimizer, 0.weight]\n")
+    first = compiled(None, plan=file)
+    assert there(first) == there(compiled(["optimizer", "0.weight"]))
+    assert there(compiled([], plan=file)) == set()
+    autopar.save_plan(first, tmp_path / "plan.yaml")
+    again = compiled(None, plan=tmp_path / "plan.yaml", strategy="")
+    assert there(again) == there(first)
+
+
 @pytest.mark.parametrize(
     ("offload", "error", "message"),
     [
