@@ -134,6 +134,7 @@ class JobRank(Closing):
     def _specialize(self) -> None:
         shared, coords = self.deployment.program_of(self.rank), self.deployment.coords_of(self.rank)
         self.program = replace(shared, signature=specialize_signature(shared, coords))
+        self._has_hosted = bool(hosted(shared.main))
 
     def _read_weights(self) -> dict[str, Tensor]:
         written, device = Keeping(self.program).written, str(self.device)
@@ -181,7 +182,7 @@ class JobRank(Closing):
         with self.supervisor.reported(), torch.no_grad():
             self.supervisor.whereabouts.begin(number)
             results = self.planned.forward(*arguments[self.rank])
-            if hosted(self.program.main):
+            if self._has_hosted:
                 settle(self.device)
             return {self.rank: results}
 
