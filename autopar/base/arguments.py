@@ -13,7 +13,7 @@ import math
 import numbers
 import os
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.base.errors import InvalidInputError
@@ -78,6 +78,13 @@ def one_of(*types: type, words: str) -> Kind:
         words: See `Kind`.
     """
     return Kind(lambda value: isinstance(value, types) and not _is_stray_flag(value, types), words)
+
+
+def one_name(names: Sequence[str]) -> Kind:
+    """Returns the kind of a text that is one of some names."""
+    return Kind(
+        lambda value: isinstance(value, str) and value in names, " or ".join(map(repr, names))
+    )
 
 
 def _is_stray_flag(value: object, types: tuple[type, ...]) -> bool:

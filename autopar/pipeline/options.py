@@ -21,7 +21,7 @@ from autopar.annotate import (
     pinned_names,
     pinned_results,
 )
-from autopar.base.arguments import COUNT, TEXT, Kind, expect, one_of
+from autopar.base.arguments import COUNT, NAMES, TEXT, Kind, expect, one_name
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
@@ -40,13 +40,15 @@ from autopar.pipeline.arguments import (
     on_command_line,
 )
 
-_NAMES = (*SCHEDULES, AUTO_SCHEDULE)
-_SCHEDULE = Kind(lambda value: value in _NAMES, " or ".join(map(repr, _NAMES)))
+_SCHEDULE = one_name((*SCHEDULES, AUTO_SCHEDULE))
 
 OFFLOAD = "offload"
 """Where a pin stands that says what another one came to."""
 
-_PATTERNS = one_of(str, list, tuple, words="a pattern of names, or a list of them").or_none
+_PATTERNS = Kind(
+    lambda value: value is None or isinstance(value, str) or NAMES.fits(value),
+    "a pattern of names, or a list of them",
+)
 
 NO_PRESETS = "none"
 """As a strategy in text: nothing but the user's pins."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from autopar.base.arguments import CALLABLE, COUNT, POSITIVE, Kind, expect, one_of
+from autopar.base.arguments import CALLABLE, COUNT, POSITIVE, expect, one_name, one_of
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch.step.batch import (
     OUTPUT,
@@ -33,9 +33,7 @@ AUTO, BATCH, MICROBATCH = LOSS_DENOMINATORS = ("auto", "batch", "microbatch")
 
 _OPTIMIZER = one_of(Optimizer, words="a torch.optim.Optimizer over the model's parameters")
 _DTYPE = one_of(torch.dtype, words="a dtype, as torch.bfloat16")
-_DENOMINATOR = Kind(
-    lambda value: value in LOSS_DENOMINATORS, " or ".join(map(repr, LOSS_DENOMINATORS))
-)
+_DENOMINATOR = one_name(LOSS_DENOMINATORS)
 _SCALER = one_of(torch.amp.GradScaler, words="a torch.amp.GradScaler")
 
 
