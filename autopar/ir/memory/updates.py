@@ -4,8 +4,8 @@ Aliases of a function say which outputs are the new content of which inputs: of 
 optimizer's state in training, of buffers in inference too. These inputs are kept from call to call,
 so a new value is written over the old one as soon as nothing reads that any more: memory holds the
 state and one new value, not the state twice. An op that has a form which writes into its
-operands, as fused optimizer steps do, is carried out in that form. A fused step writes over what
-nobody reads behind it too, as over state that came from the host's memory.
+operands, as fused optimizer steps do, is carried out in that form. A fused step writes over
+what came from the host's memory, too, which nobody else reads.
 
 A tensor is read as long as anything is that may be a view of it, and where new content itself may
 be a view of an input, it takes the input's place.
@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from autopar.ir.assumptions import assumption_ports
+from autopar.ir.emitted import END_RELOAD
 from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.memory.storage import Storage
 from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
@@ -81,10 +82,12 @@ def plan_writes(
         if source not in shared and not storage.inputs_of(output):
             at = max(writes.guard, storage.producers[output], storage.last.get(source, -1))
             writes.after.setdefault(at, []).append((output, source))
+    came = frozenset(name for op in main.ops if op.kind == END_RELOAD for name in op.results)
     for at, op in enumerate(main.ops):
         pairs = writes.after.get(at, [])
-        possible = at > writes.guard and (pairs or op.kind in FUSED_STEPS)
-        found = _mutation(at, op, pairs, storage) if possible else None
+        reloaded = came.intersection(op.operands) if op.kind in FUSED_STEPS else frozenset()
+        possible = at > writes.guard and (pairs or reloaded)
+        found = _mutation(at, op, pairs, storage, reloaded) if possible else None
         if found is not None:
             writes.mutations[at] = found
             writes.after[at] = [pair for pair in pairs if pair[0] not in found.results]
@@ -114,18 +117,28 @@ def _shared(main: Function, storage: Storage) -> set[str]:
     return {name for output in outputs for name in storage.inputs_of(output)}
 
 
-def _mutation(at: int, op: Op, pairs: list[Pair], storage: Storage) -> Mutation | None:
-    """Returns how an op writes these new contents by itself; None if it can't."""
+def _mutation(
+    at: int, op: Op, pairs: list[Pair], storage: Storage, reloaded: frozenset[str]
+) -> Mutation | None:
+    """Returns how an op writes new contents by itself; None if it can't.
+
+    Args:
+        at: The op's position.
+        op: The op.
+        pairs: The new contents that may be written there, with the inputs that get them.
+        storage: What shares memory.
+        reloaded: Which operands came from the host's memory.
+    """
     written = [ref.name for name in written_arguments(op.kind) for ref in refs(op.arg(name))]
     if len(written) != len(op.results) or len(set(written)) < len(written):
         return None
     results = dict(zip(op.results, written, strict=True))
     direct = {source for output, source in pairs if results.get(output) == source}
-    fused, unscaled = op.kind in FUSED_STEPS, _unscaled(op)
+    unscaled = _unscaled(op)
     dead = {
         operand
         for result, operand in results.items()
-        if (fused or result not in storage.read) and storage.is_dead(operand, at)
+        if (operand in reloaded or result not in storage.read) and storage.is_dead(operand, at)
     }
     roots = [storage.roots[name] for name in op.operands]
     alone = {
@@ -133,7 +146,7 @@ def _mutation(at: int, op: Op, pairs: list[Pair], storage: Storage) -> Mutation 
         for name in direct | dead
         if sum(not storage.roots[name].isdisjoint(each) for each in roots) == 1
     }
-    if alone.isdisjoint(direct | (dead - unscaled if fused else set())):
+    if alone.isdisjoint(direct | (reloaded - unscaled)):
         return None
     return Mutation(results, frozenset(written) - alone - unscaled)
 
