@@ -249,10 +249,12 @@ def _rank(
 
 
 @contextmanager
-def autopar_step(place: Processes, build: Path) -> Iterator[Callable[[], float]]:
-    """Yields a step of a build."""
+def autopar_step(
+    place: Processes, build: Path, given: Callable[[], Any] = batch
+) -> Iterator[Callable[[], float]]:
+    """Yields a step of a build, for a batch."""
     with autopar.load(build, processes=place) as trainer:
-        yield lambda: float(trainer.step(batch()))
+        yield lambda: float(trainer.step(given()))
 
 
 @contextmanager

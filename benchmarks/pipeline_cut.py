@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from pipeline import Step, loss, measured
+from pipeline import autopar_step, loss, measured
 from torch import Tensor, nn
 
 import autopar
 from autopar import annotate
 from autopar.cost import evaluate_together
 from autopar.ir.parts import programs_of
-from autopar.runtime.job.processes import Processes
 
 LAYERS, WIDTH, WORDS, TOKENS, ROWS = 12, 256, 50_000, 64, 2
 MICROBATCHES, PROCESSES = 8, 2
@@ -102,15 +100,8 @@ def seconds_of(build: Path, stages: int, schedule: str) -> tuple[float, float]:
     made.save(build)
     kinds = programs_of(made.partitioned).kinds
     predicted = evaluate_together(kinds, made.options.cluster)
-    taken, _ = measured(PROCESSES, step_of, build)
+    taken, _ = measured(PROCESSES, autopar_step, build, batch)
     return max(each.overlapped_seconds for each in predicted), taken
-
-
-@contextmanager
-def step_of(place: Processes, build: Path) -> Iterator[Step]:
-    """Yields a step of a build."""
-    with autopar.load(build, processes=place) as trainer:
-        yield lambda: float(trainer.step(batch()))
 
 
 if __name__ == "__main__":

@@ -92,12 +92,7 @@ def cat(tensors: Iterable[str], dim: int) -> Emitted:
     return Emitted("aten.cat.default", (("tensors", tuple(map(Ref, tensors))), ("dim", dim)))
 
 
-def add(other: str) -> Emitted:
-    """The sum of the operand and another value."""
-    return Emitted("aten.add.Tensor", (("other", Ref(other)),))
-
-
-COMBINE = {
+_COMBINED = {
     "sum": "aten.add.Tensor",
     "prod": "aten.mul.Tensor",
     "max": "aten.maximum.default",
@@ -107,12 +102,13 @@ COMBINE = {
 }
 """The op that combines two values, by the reduction."""
 
-_BOOLEAN = {"sum": "any", "max": "any", "prod": "all", "min": "all"}
+OF_BOOLEANS = {"sum": "any", "max": "any", "prod": "all", "min": "all"}
+"""The reduction of booleans that others are."""
 
 
 def combine(monoid: str, other: str, dtype: str) -> Emitted:
     """The reduction of the operand and another value of the same dtype."""
-    kind = COMBINE[_BOOLEAN.get(monoid, monoid) if dtype == "bool" else monoid]
+    kind = _COMBINED[OF_BOOLEANS.get(monoid, monoid) if dtype == "bool" else monoid]
     return Emitted(kind, (("other", Ref(other)),))
 
 

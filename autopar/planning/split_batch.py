@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.completion import Legalize
-from autopar.completion.complete import propagated
+from autopar.completion.complete import NO_BATCH, SINGLE, propagated
 from autopar.completion.legalize import DEFAULT_CLUSTER
-from autopar.completion.presets.batch import batch_inputs
+from autopar.completion.presets.batch import batch_inputs, single_inputs
 from autopar.completion.problem.problem import Problem
 from autopar.cost import Cluster
 from autopar.ir.dims import SubDim, block_size, dim_size
@@ -71,10 +71,9 @@ def _needed(program: Program, microbatches: int) -> int:
     (way, *_) = _problem(program, microbatches).ways
     batches = batch_inputs(way.graph)
     if not batches:
-        raise InvalidInputError(
-            f"microbatches={microbatches}: no input has a dimension that is kept apart up to an"
-            " output, which could be cut; leave microbatches out"
-        )
+        single = single_inputs(way.graph)
+        why = f"{', '.join(single)}: {SINGLE}" if single else NO_BATCH
+        raise InvalidInputError(f"microbatches={microbatches}: {why}; or leave microbatches out")
     return max(_count(stretch.size, microbatches) for stretch in batches.values())
 
 

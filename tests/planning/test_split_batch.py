@@ -183,5 +183,7 @@ def test_without_a_batch_it_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x.cumsum(0)[0] * 2
 
-    with pytest.raises(InvalidInputError, match="no input has a dimension that is kept apart"):
+    with pytest.raises(InvalidInputError, match="x: a first dimension of 1 isn't split"):
         autopar.compile(Table(), (torch.randn(1, 4),), mesh="1", microbatches=2)
+    with pytest.raises(InvalidInputError, match="no input has a first dimension that is kept"):
+        autopar.compile(Table(), (torch.randn(6, 4),), mesh="1", microbatches=2)

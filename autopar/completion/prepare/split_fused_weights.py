@@ -288,7 +288,8 @@ class _SplitWeights:
         total = addends[0]
         for last, addend in enumerate(addends[1:], start=2):
             name = result if last == len(addends) else self._result(result, len(addends) + last)
-            yield emitted.add(addend).with_operand(total).instead_of(op, name)
+            added = emitted.combine("sum", addend, self.main.values[result].dtype)
+            yield added.with_operand(total).instead_of(op, name)
             total = name
 
 

@@ -5,7 +5,8 @@ optimizer's state in training, of buffers in inference too. These inputs are kep
 so a new value is written over the old one as soon as nothing reads that any more: memory holds the
 state and one new value, not the state twice. An op that has a form which writes into its
 operands, as fused optimizer steps do, is carried out in that form. A fused step writes over
-what came from the host's memory, too, which nobody else reads.
+what came from the host's memory, too, which is as contiguous as what is stored. Another operand
+that nobody reads any more may be a slice, over which fused steps write wrong numbers.
 
 A tensor is read as long as anything is that may be a view of it, and where new content itself may
 be a view of an input, it takes the input's place.

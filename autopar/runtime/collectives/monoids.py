@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from autopar.base.errors import RuntimeFailure
+from autopar.ir.emitted import OF_BOOLEANS
 
 
 def identity(monoid: str, dtype: torch.dtype) -> bool | int | float:
@@ -43,7 +44,6 @@ _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "any": torch.logical_or,
     "all": torch.logical_and,
 }
-_BOOLEAN = {"sum": "any", "max": "any", "any": "any", "prod": "all", "min": "all", "all": "all"}
 
 
 def reduce_tensors(monoid: str, tensors: Sequence[Tensor]) -> Tensor:
@@ -61,7 +61,7 @@ def reduce_tensors(monoid: str, tensors: Sequence[Tensor]) -> Tensor:
         raise RuntimeFailure(f"no reduction {monoid!r} for elements of {dtype}: they have no order")
     if dtype == torch.uint64:
         return from_signed(reduce_tensors(monoid, [signed(t, monoid) for t in tensors]), monoid)
-    combine = _COMBINE[_BOOLEAN[monoid] if dtype == torch.bool else monoid]
+    combine = _COMBINE[OF_BOOLEANS.get(monoid, monoid) if dtype == torch.bool else monoid]
     wide = accumulator(dtype)
     total = tensors[0].to(wide)
     for tensor in tensors[1:]:
