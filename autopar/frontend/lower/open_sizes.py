@@ -40,10 +40,13 @@ from autopar.ir.builds.manifest import CHECKED, ReportEntry
 from autopar.ir.expr.expression import (
     UNBOUNDED,
     Binary,
+    Expr,
     IntExpr,
     Size,
     add,
+    common_factor,
     evaluate,
+    exact_quotient,
     sizes_of,
     substitute,
 )
@@ -341,6 +344,7 @@ class OpenSizes:
         return compare is not None and self._bound(*compare(*sides))
 
     def _are_made_equal(self, left: IntExpr, right: IntExpr) -> bool:
+        left, right = without_common(left, right)
         if left == right or (self._bound(left, right) and self._bound(right, left)):
             return True
         found = equal_for_multiples(left, right)
@@ -393,6 +397,15 @@ class OpenArgument:
 def _halved(size: Size) -> Size:
     """Returns a size that is planned for half as much, as far as its range allows."""
     return replace(size, planned=max(size.planned // size.step // 2 * size.step, size.least))
+
+
+def without_common(left: IntExpr, right: IntExpr) -> tuple[IntExpr, IntExpr]:
+    """Returns both sides of an equality without the sizes by which both are multiplied."""
+    if not isinstance(left, Expr) or not isinstance(right, Expr):
+        return left, right
+    common = common_factor(left, right)
+    one, other = exact_quotient(left, common), exact_quotient(right, common)
+    return (left, right) if one is None or other is None else (one, other)
 
 
 def is_static(tensor: torch.Tensor) -> bool:

@@ -313,6 +313,24 @@ def test_a_width_that_is_cut_into_heads_becomes_a_multiple(tmp_path: Path) -> No
     assert found == ["b: 0 in steps of 1", "l: 0 in steps of 1", "w: 0 in steps of 4"]
 
 
+@pytest.mark.parametrize(("batch", "count"), [("b", 0), (2, 2), (1, 1)])
+def test_a_length_that_a_file_has_as_a_number_is_that(
+    batch: str | int, count: int, tmp_path: Path
+) -> None:
+    """As exporters leave it that trace attention: the length of the example."""
+    path = tmp_path / "model.onnx"
+    nodes = [node("Transpose", "x", "t", perm=[1, 0, 2]), node("Reshape", "t wanted", "y")]
+    stored = {"wanted": np.array([5, count, 3])}
+    onnx.save(model(graph(nodes, {"x": (FLOAT, [batch, "l", 3])}, ["y"], stored)), path)
+    imported = import_onnx(path)
+    program = imported.program
+    assert [port.shape[1] for port in program.signature.inputs if port.role == "input"] == [5]
+    assert not program.relations
+    x = torch.randn(count or 4, 5, 3)
+    found = run_serial(serial_for(program, {"x": x}), imported.weights, {"x": x})
+    torch.testing.assert_close(found["y"], x.transpose(0, 1))
+
+
 def test_what_onnx_defines_by_sizes_names_those_that_are_open(tmp_path: Path) -> None:
     each = node("CausalConvWithState", "x weight", "y state")
     inputs = {"x": (FLOAT, ["b", "c", "l"]), "weight": (FLOAT, ["c", 1, "k"])}

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from autopar.frontend.lower.asking import is_sure
+from autopar.frontend.lower.open_sizes import is_static
 from autopar.frontend.onnx.ops.shape.padding import pad_axis
 from autopar.frontend.onnx.trace.node import Array, Node, Refused, Undecided
 from autopar.frontend.onnx.trace.values import Translation
@@ -89,7 +90,21 @@ def _reshape(node: Node, x: torch.Tensor, shape: Array) -> torch.Tensor:
     inferred = [at for at, size in enumerate(wanted) if is_sure(size == -1)]
     if len(inferred) == 1:
         wanted[inferred[0]] = _rest(x, wanted, inferred[0])
+    elif wanted and all(isinstance(size, int) and size > 0 for size in wanted):
+        wanted[0] = _first(x, wanted)
     return x if is_shape(x, wanted) else x.reshape(wanted)
+
+
+def _first(x: torch.Tensor, shape: Sequence[int]) -> int:
+    """Returns the first size of a shape of numbers, as an expression of a tensor's open sizes.
+
+    They must be such that there are as many elements, and torch reshapes no open sizes to numbers.
+    """
+    if is_static(x):
+        return shape[0]
+    found = _rest(x, shape, 0)
+    torch._check(found == shape[0])  # type: ignore[no-untyped-call]
+    return found
 
 
 def _rest(x: torch.Tensor, shape: Sequence[int], missing: int) -> int:
