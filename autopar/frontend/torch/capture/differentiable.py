@@ -27,7 +27,9 @@ from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 from autopar.frontend.torch.ops.mixed import refuse_mixed_products
 from autopar.frontend.torch.step.batch import Structure, only
 from autopar.frontend.torch.step.dynamic import Opened, open_shapes
-from autopar.frontend.torch.step.stitch import Inputs, Step, assumed_of, summed
+from autopar.frontend.torch.step.graph import Step
+from autopar.frontend.torch.step.inputs import Inputs
+from autopar.frontend.torch.step.stitch import assumed_of, summed
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program

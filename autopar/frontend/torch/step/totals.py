@@ -8,8 +8,9 @@ import torch
 from torch import fx
 
 from autopar.frontend.torch.capture.joint import Joint
+from autopar.frontend.torch.step.graph import START, Step
+from autopar.frontend.torch.step.inputs import Inputs
 from autopar.frontend.torch.step.microbatches import Microbatches
-from autopar.frontend.torch.step.stitch import START, Inputs, Step
 
 aten = torch.ops.aten
 
