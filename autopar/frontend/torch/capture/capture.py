@@ -23,18 +23,18 @@ from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 from autopar.frontend.torch.conditions.unread import unread
 from autopar.frontend.torch.rows.presence import Absent
 from autopar.frontend.torch.rows.report import computed_rows
-from autopar.frontend.torch.step.averaging import averaged
 from autopar.frontend.torch.step.batch import Structure, flatten
 from autopar.frontend.torch.step.dynamic import Dynamic, open_shapes
 from autopar.frontend.torch.step.example import example_of, without
 from autopar.frontend.torch.step.graph import START, Step
 from autopar.frontend.torch.step.inputs import Inputs, storable
+from autopar.frontend.torch.step.loss.averaging import averaged
+from autopar.frontend.torch.step.loss.totals import totals_of
 from autopar.frontend.torch.step.microbatches import Rows, cut_batch
 from autopar.frontend.torch.step.recipe import LOSS, Recipe
 from autopar.frontend.torch.step.scaling import Scaling
 from autopar.frontend.torch.step.state import StateTensor, initial_state
 from autopar.frontend.torch.step.stitch import Computed, compute, kept_without, update
-from autopar.frontend.torch.step.totals import totals_of
 from autopar.frontend.torch.step.update import (
     RATE_DTYPE,
     UpdateRequest,

@@ -16,17 +16,17 @@ from torch import fx
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.lower.source_line import source_line
 from autopar.frontend.torch.capture.joint import Joint
-from autopar.frontend.torch.step.additive import Sum, power_of_rows
-from autopar.frontend.torch.step.denominators import (
+from autopar.frontend.torch.step.loss.additive import Sum, power_of_rows
+from autopar.frontend.torch.step.loss.denominators import (
     Uncounted,
     divisor,
     is_counted,
     total_of,
     with_denominators,
 )
+from autopar.frontend.torch.step.loss.terms import Kind, Term, Terms, terms_of
 from autopar.frontend.torch.step.microbatches import Microbatches, Rows
 from autopar.frontend.torch.step.recipe import BATCH, MICROBATCH
-from autopar.frontend.torch.step.terms import Kind, Term, Terms, terms_of
 from autopar.ir.builds.manifest import ReportEntry
 
 PER_MICROBATCH = "per microbatch"

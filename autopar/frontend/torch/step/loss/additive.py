@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from autopar.frontend.torch.capture.joint import Joint
-from autopar.frontend.torch.step.terms import ancestors, arg, reached
+from autopar.frontend.torch.step.loss.terms import ancestors, arg, reached
 
 aten = torch.ops.aten
 

@@ -21,7 +21,15 @@ from torch import fx
 from autopar.frontend.torch.capture.described import Denominator
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.capture.origin import is_backward
-from autopar.frontend.torch.step.terms import TOTALS, Term, Terms, ancestors, arg, reached, trained
+from autopar.frontend.torch.step.loss.terms import (
+    TOTALS,
+    Term,
+    Terms,
+    ancestors,
+    arg,
+    reached,
+    trained,
+)
 from autopar.ir.ops.losses.nll import SUM
 
 aten = torch.ops.aten
