@@ -100,7 +100,7 @@ def record_model(
 
 def _output(recorder: Recorder, label: str, value: Value) -> fx.Node | None:
     if isinstance(value, Sized):
-        value = recorder.computed(value)
+        value = recorder.sizing.computed(value)
     if isinstance(value, Traced):
         return value.place
     if isinstance(value, Known):

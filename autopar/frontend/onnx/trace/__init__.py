@@ -9,6 +9,7 @@ trace    records what translations do
 node     what a translation sees
 values   known or traced
 sized    integers that follow from open sizes
+sizing   what nodes make of these
 ratios   such that are floating-point numbers on the way
 names    of weights, as users write them
 """
