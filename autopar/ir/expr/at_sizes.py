@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from autopar.ir.dims import DimLayout, SubDim
-from autopar.ir.expr.expression import Expr, IntExpr, Size, is_open, substitute
+from autopar.ir.expr.expression import Expr, IntExpr, Size, axes_of, is_open, substitute
+from autopar.ir.expr.formula import Formula, formula
 from autopar.ir.layout import Layout
 from autopar.ir.program import Arg, BoxDim, Function, Op, OpDist, Port, Program, Signature, Value
 
@@ -55,15 +57,42 @@ class OpenSignature:
             state: Whether state is wanted too, of which calls ask only where it begins; otherwise
                 it stays as it is.
         """
-        known = _AtSizes(as_coords(sizes))
+        known = as_coords(sizes)
         inputs, outputs = list(self._signature.inputs), list(self._signature.outputs)
-        for ports, positions, more in (
+        for ports, open_ports, more in (
             (inputs, self._inputs, self._state),
             (outputs, self._outputs, self._new),
         ):
-            for position in (*positions, *(more if state else ())):
-                ports[position] = known.port(ports[position])
+            for position, port in (*open_ports, *(more if state else ())):
+                ports[position] = port.at(known)
         return Signature(tuple(inputs), tuple(outputs))
+
+
+class _OpenPort:
+    """An input or output with open sizes. A new length comes with each token that is generated.
+
+    Args:
+        port: It.
+    """
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._is_of_rank = any(map(axes_of, _sizes(port)))
+
+    @cached_property
+    def _numbers(self) -> Formula:
+        return formula(_sizes(self._port))
+
+    def at(self, known: Mapping[str, int]) -> Port:
+        """Returns it at sizes, under the names by which expressions are evaluated."""
+        port = self._port
+        if self._is_of_rank:
+            return _AtSizes(known).port(port)
+        numbers = self._numbers(known)
+        rank = len(port.shape)
+        rest = iter(numbers[rank:])
+        box = tuple(tuple(BoxDim(next(rest), next(rest), next(rest)) for _ in d) for d in port.box)
+        return _with_sizes(port, numbers[:rank], box)
 
 
 def port_at(port: Port, sizes: Sizes) -> Port:
@@ -78,13 +107,16 @@ def layout_at(layout: Layout, sizes: Sizes) -> Layout:
     return found
 
 
-def _open_ports(ports: Sequence[Port], state: Container[str]) -> tuple[list[int], list[int]]:
-    """Returns where ports with open sizes are: others, and those of state."""
-    found: tuple[list[int], list[int]] = ([], [])
+def _open_ports(
+    ports: Sequence[Port], state: Container[str]
+) -> tuple[list[tuple[int, _OpenPort]], list[tuple[int, _OpenPort]]]:
+    """Returns ports with open sizes and where they are: others, and those of state."""
+    others: list[tuple[int, _OpenPort]] = []
+    of_state: list[tuple[int, _OpenPort]] = []
     for position, port in enumerate(ports):
         if any(map(is_open, _sizes(port))):
-            found[port.name in state].append(position)
-    return found
+            (of_state if port.name in state else others).append((position, _OpenPort(port)))
+    return others, of_state
 
 
 def _sizes(port: Port) -> Iterator[IntExpr]:
@@ -158,21 +190,26 @@ class _AtSizes:
         return replace(dist, factors=tuple((name, self._dim(dim)) for name, dim in dist.factors))
 
     def port(self, port: Port) -> Port:
-        shape, box = self._shape(port.shape), tuple(map(self._boxes, port.box))
-        # A new length comes with each token that is generated, and `replace` takes twice as long.
-        return Port(
-            port.name,
-            port.label,
-            port.dtype,
-            shape,
-            port.role,
-            box,
-            port.fill,
-            port.aliases,
-            port.part,
-            port.options,
-        )
+        return _with_sizes(port, self._shape(port.shape), tuple(map(self._boxes, port.box)))
 
     def _boxes(self, dim: tuple[BoxDim, ...]) -> tuple[BoxDim, ...]:
         each = self._size
         return tuple(BoxDim(each(sub.size), each(sub.start), each(sub.length)) for sub in dim)
+
+
+def _with_sizes(
+    port: Port, shape: tuple[IntExpr, ...], box: tuple[tuple[BoxDim, ...], ...]
+) -> Port:
+    """Returns a port of another shape and box; `replace` takes twice as long."""
+    return Port(
+        port.name,
+        port.label,
+        port.dtype,
+        shape,
+        port.role,
+        box,
+        port.fill,
+        port.aliases,
+        port.part,
+        port.options,
+    )

@@ -21,6 +21,7 @@ from autopar.ir.expr.at_rank import args_at, port_at, shape_at, value_at
 from autopar.ir.expr.at_sizes import NO_SIZES, Sizes, as_coords
 from autopar.ir.expr.expression import Expr, FromFirst, axes_of, evaluate
 from autopar.ir.expr.facts import may_be
+from autopar.ir.expr.formula import formula
 from autopar.ir.nothing import IDENTITY, OF_NOTHING
 from autopar.ir.program import (
     Arg,
@@ -91,12 +92,11 @@ class Emptiness:
                 for value in function.values.values()
                 for size in shape_at(value.shape, coords)
             }
-        self._open = [size for size in sizes if isinstance(size, Expr) and may_be(size, 0)]
+        self._sizes = formula(s for s in sizes if isinstance(s, Expr) and may_be(s, 0))
 
     def at(self, sizes: Sizes) -> tuple[bool, ...]:
         """Returns what is the same for sizes, by name, at which the same values are empty."""
-        known = as_coords(sizes)
-        return tuple(evaluate(size, known) == 0 for size in self._open)
+        return tuple(size == 0 for size in self._sizes(as_coords(sizes)))
 
 
 def specialize_signature(program: Program, coords: Mapping[str, int]) -> Signature:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from autopar.base.errors import InvalidInputError
 from autopar.ir.expr.at_sizes import Sizes, as_coords, port_at
-from autopar.ir.expr.expression import IntExpr, Size, substitute
+from autopar.ir.expr.expression import IntExpr, Size
+from autopar.ir.expr.formula import formula
 from autopar.ir.program import Program
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import box_shape
@@ -29,6 +30,7 @@ class OpenState:
         self.labels = [port.user_label for port in program.signature.inputs if is_open_state(port)]
         self._given = {s.name for p in user_inputs(program) for s in p.shape if isinstance(s, Size)}
         self._next = dict(_renewed(program))
+        self._sizes_behind = formula(self._next.values())
         self._now: dict[str, int] = {}
 
     def at(self, sizes: Sizes) -> dict[str, int]:
@@ -63,8 +65,8 @@ class OpenState:
         Args:
             sizes: All open sizes of that call.
         """
-        known = as_coords(sizes)
-        self._now = {size.name: _number(expr, known) for size, expr in self._next.items()}
+        numbers = self._sizes_behind(as_coords(sizes))
+        self._now = dict(zip((size.name for size in self._next), numbers, strict=True))
 
     def clear(self) -> None:
         """Forgets what calls left."""
@@ -101,9 +103,3 @@ def _renewed(program: Program) -> Iterator[tuple[Size, IntExpr]]:
         for size, new in zip(port.shape, renewed.get(port.name, port.shape), strict=True):
             if isinstance(size, Size):
                 yield size, new
-
-
-def _number(expr: IntExpr, known: dict[str, int]) -> int:
-    found = substitute(expr, known)
-    assert isinstance(found, int), f"{expr} is none of the sizes of the call"
-    return found
