@@ -8,7 +8,8 @@ wrong; this finds rules that are missing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +33,8 @@ Placement = int | str | None
 MOST_TRIALS = 400
 """Of one sample. Beyond, only dimensions of one size are split together."""
 
+MOST_OF_A_SIZE = 1024
+"""Of dimensions of one size. Beyond, at most one operand is not as all the others."""
 
 REFUSALS = (
     RuntimeError,
@@ -188,18 +191,39 @@ def _covers(own: RuleStrategy, strategy: Strategy) -> bool:
 def _operand_placements(tensors: Sequence[Tensor]) -> Iterator[tuple[Placement, ...]]:
     """Yields what to try: splits of some operands, or one reduction pending in some."""
     choices: list[list[Placement]] = [[None, *_split_dims(tensor)] for tensor in tensors]
-    trials = 1
-    for options in choices:
-        trials *= len(options)
-    for places in itertools.product(*choices):
-        sizes = {t.shape[at] for t, at in zip(tensors, places, strict=True) if at is not None}
-        if sizes and (trials <= MOST_TRIALS or len(sizes) == 1):
-            yield places
+    if math.prod(map(len, choices)) <= MOST_TRIALS:
+        yield from _some(itertools.product(*choices))
+    else:
+        sizes = dict.fromkeys(size for tensor in tensors for size in tensor.shape if size > 1)
+        for size in sizes:
+            yield from _combinations([_dims_of(tensor, size) for tensor in tensors])
     for monoid in ("sum", "max", "min"):
-        able = [[None, monoid] if _defined(monoid, tensor) else [None] for tensor in tensors]
-        for marks in itertools.product(*able):
-            if any(marks):
-                yield tuple(marks)
+        yield from _combinations([[monoid] if _defined(monoid, each) else [] for each in tensors])
+
+
+def _combinations(places: Sequence[Sequence[Placement]]) -> Iterator[tuple[Placement, ...]]:
+    """Yields combinations of what operands may be besides whole.
+
+    All of them; if these are too many, those in which at most one operand isn't as all the others.
+    """
+    if math.prod(1 + len(each) for each in places) <= MOST_OF_A_SIZE:
+        yield from _some(itertools.product(*([None, *each] for each in places)))
+        return
+    split = tuple(next(iter(each), None) for each in places)
+    combinations = [split]
+    for others in (split, (None,) * len(places)):
+        for at, each in enumerate(places):
+            combinations += ((*others[:at], one, *others[at + 1 :]) for one in (None, *each))
+    yield from _some(dict.fromkeys(combinations))
+
+
+def _some(combinations: Iterable[tuple[Placement, ...]]) -> Iterator[tuple[Placement, ...]]:
+    """Yields those in which something isn't whole."""
+    return (each for each in combinations if any(place is not None for place in each))
+
+
+def _dims_of(tensor: Tensor, size: int) -> list[Placement]:
+    return [at for at, each in enumerate(tensor.shape) if each == size]
 
 
 def _split_dims(tensor: Tensor) -> list[Placement]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
+import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TypeVar
@@ -45,6 +47,8 @@ def in_child(function: Callable[[], T]) -> T | None:
 
 
 def _report(function: Callable[[], T], there: Connection) -> None:
+    # What the allocator says of memory that a kernel has corrupted.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     try:
         there.send((function(), None))
     except MemoryError:

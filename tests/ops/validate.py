@@ -215,6 +215,8 @@ def main() -> int:
     for finding in findings(chosen, options.jobs):
         found.append(finding)
         _print(finding)
+        if len(found) % 50 == 0:
+            print(f"{len(found)} of {len(chosen)} ops", flush=True)
     without_sample = sorted(set(RULES) - set(chosen)) if not options.kinds else []
     if options.write is not None:
         options.write.write_text(write_page(found, without_sample))
