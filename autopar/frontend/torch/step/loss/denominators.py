@@ -20,7 +20,7 @@ from torch import fx
 
 from autopar.frontend.torch.capture.described import Denominator
 from autopar.frontend.torch.capture.joint import Joint
-from autopar.frontend.torch.capture.origin import is_backward
+from autopar.frontend.torch.origin import is_backward
 from autopar.frontend.torch.step.loss.terms import (
     TOTALS,
     Term,
