@@ -96,6 +96,12 @@ def _matches(pattern: str, label: str, role: str) -> bool:
 
 
 def _unmatched(program: Program, pin: OffloadPin, ports: Sequence[Port]) -> AnnotationError:
+    if pin.pattern in ALL:
+        what = "parameters" if pin.pattern == "parameters" else "optimizer state"
+        return AnnotationError(
+            f"{pin.place}: the program has no {what}, so nothing would wait in the host's memory;"
+            " leave it out"
+        )
     known = dict.fromkeys((*ALL, *(port.label for port in ports)))
     others = [port for port in program.signature.inputs if _named(pin, port)]
     if others:

@@ -13,6 +13,7 @@ from typing import Any
 
 from autopar.base.errors import AnnotationError
 from autopar.ir.dims_mapping import DimMapping, check_length
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.layout import MONOIDS, Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.cursor import TextError
@@ -101,7 +102,7 @@ class Mark:
         elif self.dims_mapping is not None:
             check_length(self.dims_mapping, shape)
 
-    def layout(self, shape: Sequence[int], mesh: ProcessMesh) -> Layout | None:
+    def layout(self, shape: Sequence[IntExpr], mesh: ProcessMesh) -> Layout | None:
         """Returns the layout of a tensor of this shape on a mesh; None if none is said.
 
         Raises:

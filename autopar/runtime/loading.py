@@ -19,8 +19,8 @@ from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.init.initialize import MakeModel
 from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.processes import Processes
+from autopar.runtime.ports.rates import trains
 from autopar.runtime.training.opening import open_trainer
-from autopar.runtime.training.rates import trains
 from autopar.runtime.training.trainer import Trainer
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import autopar
+from autopar import ProcessMesh, annotate
 from autopar.base.errors import InvalidInputError
 from autopar.runtime.api import run
 from autopar.runtime.job.processes import Processes
@@ -63,6 +64,18 @@ class Transformer(nn.Module):
         return out
 
 
+class Marked(Mlp):
+    """The same, marked: an input by its rows, a parameter, an activation, and one pending."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mesh = ProcessMesh([[0, 1], [2, 3], [4, 5]], ["dp", "tp"])
+        x = annotate.shard(x, mesh, [("dp", "tp"), -1])
+        annotate.shard(self.down.weight, mesh, [-1, "tp"])
+        hidden = annotate.shard(torch.relu(self.up(x)), mesh, ["dp", "tp"])
+        out: Tensor = self.down(self.norm(hidden))
+        return annotate.shard(out, mesh, ["dp", -1], partial={"tp": "sum"}) * 2
+
+
 def numbers(batch: int, length: int) -> Batch:
     random = torch.Generator().manual_seed(1000 * batch + length)
     x = torch.randn(batch, 8, generator=random)
@@ -83,6 +96,7 @@ Case = tuple[type[nn.Module], Callable[..., Tensor], Callable[[int, int], Batch]
 
 BOTH = {0: "batch", 1: "length"}
 MLP: Case = (Mlp, F.mse_loss, numbers, {"x": {0: "batch"}, "target": {0: "batch"}})
+MARKED: Case = (Marked, *MLP[1:])
 TRANSFORMER: Case = (Transformer, per_word, words, {"ids": BOTH, "target": BOTH})
 
 
@@ -138,6 +152,14 @@ def test_steps_take_batches_of_any_size(
     with autopar.load(tmp_path / "build", virtual=True) as trainer:
         losses = [trainer.step(case[2](*sizes)).item() for sizes in BATCHES]
     torch.testing.assert_close(losses, train_eagerly(case), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("strategy", ["none", "auto"])
+def test_marks_hold_at_any_size(tmp_path: Path, strategy: str) -> None:
+    compile_step(MARKED, tmp_path / "build", "dp=3,tp=2", strategy)
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        losses = [trainer.step(numbers(*sizes)).item() for sizes in BATCHES]
+    torch.testing.assert_close(losses, train_eagerly(MARKED), rtol=1e-5, atol=0)
 
 
 def train_rank(processes: Processes, build: str) -> tuple[list[float], list[str]]:

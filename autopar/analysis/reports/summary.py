@@ -260,6 +260,12 @@ def _render_totals(summary: Summary) -> Iterator[str]:
             f" of {human_flops(summary.flops_serial)}"
             f" ({_percent(summary.flops_max, summary.flops_serial)})"
         )
+    yield from _render_conditions(summary)
+    yield from _render_plan(summary.report)
+
+
+def _render_conditions(summary: Summary) -> Iterator[str]:
+    """Yields what data must be, and which lines compute rows that data may select."""
     for assumed in summary.assumes[:SHOWN]:
         yield f"assumes  {assumed}"
     if len(summary.assumes) > SHOWN:
@@ -269,8 +275,12 @@ def _render_totals(summary: Summary) -> Iterator[str]:
         yield f"computes all rows that data may select: {entry.subject}, {entry.detail}"
     if len(rows) > SHOWN:
         yield f"computes all rows that data may select: {counted(len(rows) - SHOWN, 'line')} more"
+
+
+def _render_plan(report: Sequence[ReportEntry]) -> Iterator[str]:
+    """Yields what is said of the plan as a whole: layouts, search, stages, what isn't divided."""
     title_of_pipeline = PIPELINE
-    for entry in summary.report:
+    for entry in report:
         if entry.category == UNDIVIDED:
             yield f"{entry.subject}: {entry.detail} [{entry.loc}]"
         if entry.category == LAYOUTS:

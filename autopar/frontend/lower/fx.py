@@ -147,7 +147,8 @@ class _Lowerer:
     def _marks(self) -> Marks:
         known = self.lowering
         parameters = [node for node, given in known.inputs.items() if given.role == "parameter"]
-        return read_marks(self.graph, self.same, parameters, known.mesh, known.locate)
+        shape_of = lambda node: self._shape(node.meta["val"], node.name)  # noqa: E731
+        return read_marks(self.graph, self.same, parameters, known.mesh, known.locate, shape_of)
 
     def _name_origins(self) -> None:
         """Names what is computed as its copies are named."""

@@ -16,12 +16,15 @@ from torch import fx
 
 from autopar.base.errors import AnnotationError, Loc
 from autopar.ir.emitted import MARK
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mark import STAGE, Mark
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Value
 
 Locate = Callable[[fx.Node], Loc]
+Shape = tuple[IntExpr, ...]
+ShapeOf = Callable[[fx.Node], Shape]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ def read_marks(
     parameters: Collection[fx.Node],
     mesh: ProcessMesh | None,
     locate: Locate,
+    shape_of: ShapeOf,
 ) -> Marks:
     """Reads the marks of a graph.
 
@@ -142,6 +146,7 @@ def read_marks(
             gradient isn't pinned, as it may be pending until it is used.
         mesh: The mesh to compile for, if it is known; otherwise it is the marks'.
         locate: Where a node comes from.
+        shape_of: The shape of what a node computes, in which sizes may be open.
 
     Raises:
         AnnotationError: If a mark doesn't fit its tensor or the mesh, or nothing comes of it.
@@ -150,7 +155,8 @@ def read_marks(
     if not marks:
         return Marks(mesh, {}, {})
     mesh = mesh or _mesh_of(list(marks.values()))
-    found = _Reader(dict(copies), frozenset(parameters), marks, mesh)
+    shapes = {node: shape_of(node) for node in marks}
+    found = _Reader(dict(copies), frozenset(parameters), marks, shapes, mesh)
     for node in marks:
         found.read(node)
     return Marks(mesh, found.pins, found.same)
@@ -164,16 +170,18 @@ class _Reader:
         holders: dict[fx.Node, fx.Node],
         parameters: frozenset[fx.Node],
         marks: Mapping[fx.Node, Mark],
+        shapes: Mapping[fx.Node, Shape],
         mesh: ProcessMesh,
     ) -> None:
         self.holders = holders
         self.parameters = parameters
         self.marks = marks
+        self.shapes = shapes
         self.mesh = mesh
-        self.forward: dict[tuple[Mark, torch.Size], list[fx.Node]] = {}
+        self.forward: dict[tuple[Mark, Shape], list[fx.Node]] = {}
         for node, mark in marks.items():
             if not mark.is_gradient:
-                key = mark.of_gradient(), node.meta["val"].shape
+                key = mark.of_gradient(), shapes[node]
                 self.forward.setdefault(key, []).append(node)
         self.pins: dict[fx.Node, Pinned] = {}
         self.same: dict[fx.Node, fx.Node] = {}
@@ -181,7 +189,7 @@ class _Reader:
     def read(self, node: fx.Node) -> None:
         """Reads one mark."""
         holder = self._holder(node)
-        pinned = _resolved(self.marks[node], node, self.mesh)
+        pinned = _resolved(self.marks[node], self.shapes[node], self.mesh)
         earlier = self.pins.get(holder)
         together = pinned if earlier is None else earlier.merged(pinned)
         if self._is_of_parameter(node) or pinned.says_nothing:
@@ -211,7 +219,7 @@ class _Reader:
         mark = self.marks[node]
         if not mark.is_gradient:
             return False
-        forward = self.forward.get((mark, node.meta["val"].shape), [])
+        forward = self.forward.get((mark, self.shapes[node]), [])
         # Where torch numbers what it differentiates, the line need not tell alone.
         number = node.meta.get("seq_nr")
         numbered = [other for other in forward if other.meta.get("seq_nr") == number]
@@ -252,13 +260,12 @@ def _mesh_of(marks: Sequence[Mark]) -> ProcessMesh:
     return mesh
 
 
-def _resolved(mark: Mark, node: fx.Node, mesh: ProcessMesh) -> Pinned:
+def _resolved(mark: Mark, shape: Shape, mesh: ProcessMesh) -> Pinned:
     home = mesh if mark.mesh is None else mesh.slice_of(mark.mesh)
     if home is None or (home == mesh and mark.mesh not in (None, mesh)):
         assert mark.mesh is not None
         raise AnnotationError(f"{mark.place}: {_other_mesh(mark.mesh, mesh)}")
     mark = mark.on(home)
-    shape = tuple(node.meta["val"].shape)
     try:
         place = f"{mark.place} (gradient)" if mark.is_gradient else mark.place
         mask = mark.masked(home)

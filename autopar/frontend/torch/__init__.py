@@ -4,7 +4,8 @@
     capture(model, (x, y), Recipe(loss=criterion, optimizer=AdamW(...)))   a training step
     capture_differentiable(model, call, tensors)                           outputs and gradients
 
-Nothing is computed and no weight is copied: capture runs on fake tensors.
+Nothing is computed and no weight is copied: capture runs on fake tensors. Beside the packages of
+its parts are `origin`, lines and modules of ops; `added`, ops put into a graph; and `refusals`.
 """
 
 from autopar.frontend.torch.capture.capture import Captured, capture

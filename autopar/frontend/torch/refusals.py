@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from autopar.base.errors import InvalidInputError
-from autopar.frontend.torch.capture.origin import HANDLERS, is_user_code
+from autopar.frontend.torch.origin import HANDLERS, is_user_code
 
 DEPENDENT = (
     GuardOnDataDependentSymNode,

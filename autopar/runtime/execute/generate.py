@@ -16,7 +16,7 @@ from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.failure.whereabouts import Whereabouts
 from autopar.runtime.kernels.bindings import fast_kernel
 from autopar.runtime.kernels.table import kernel
-from autopar.runtime.training.rates import trains
+from autopar.runtime.ports.rates import trains
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from autopar.runtime.failure.leaving import told
 from autopar.runtime.init.construction import Construction, View
 from autopar.runtime.ports.boxes import Box, fill, narrowed
 from autopar.runtime.ports.ports import is_weight, port_box, region_of
+from autopar.runtime.ports.rates import trains
 from autopar.runtime.state.state import MODEL_ROLES, OPTIMIZER_ROLES
-from autopar.runtime.training.rates import trains
 
 MakeModel = Callable[[], nn.Module]
 """A model's constructor, as `lambda: GPT(config)`."""

@@ -28,7 +28,7 @@ from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.locate import failing_op
 from autopar.runtime.kernels.bindings import fast_kernel
 from autopar.runtime.ports.ports import is_weight
-from autopar.runtime.training.rates import is_rate
+from autopar.runtime.ports.rates import is_rate
 
 _MOST_OPS = 64
 """Ops between inputs and an index."""

@@ -18,8 +18,8 @@ from autopar.runtime.collectives.host_transfers import pinned
 from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.ports.boxes import Box, Region, box_shape, narrowed, resolve_box, take
 from autopar.runtime.ports.dense import odd_kind
+from autopar.runtime.ports.rates import is_rate
 from autopar.runtime.ports.staging import moved
-from autopar.runtime.training.rates import is_rate
 from autopar.runtime.weights.names import check_names
 from autopar.runtime.weights.weights import WeightFile
 

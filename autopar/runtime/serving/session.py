@@ -33,6 +33,7 @@ from autopar.runtime.ports.ports import (
     plain_outputs,
     user_inputs,
 )
+from autopar.runtime.ports.rates import trains
 from autopar.runtime.serving.arguments import NodeArg, described
 from autopar.runtime.serving.crew import Crew, Opening
 from autopar.runtime.serving.requests import Outputs, Queue, Request, Together
@@ -45,7 +46,6 @@ from autopar.runtime.serving.runners import (
     Types,
 )
 from autopar.runtime.state.open_state import OpenState
-from autopar.runtime.training.rates import trains
 
 _DELAY = Kind(
     lambda value: isinstance(value, (int, float)) and value >= 0, "a number of seconds from 0 on"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 from autopar.base.arguments import shown
 from autopar.base.errors import InvalidInputError
 from autopar.ir.program import Port, Program
+from autopar.runtime.ports.rates import is_rate
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
 _HOW = ("capturable", "differentiable", "foreach", "fused")
@@ -21,19 +21,6 @@ _HOW = ("capturable", "differentiable", "foreach", "fused")
 
 SCHEDULED = ("initial_lr", "max_lr", "min_lr", "swa_lr")
 """What schedulers of torch keep in a group besides its learning rate."""
-
-_RATE = re.compile(r"lr(\.\d+)?")
-
-
-def is_rate(port: Port) -> bool:
-    """Returns whether an input is a learning rate: `lr`, or `lr.0` of the first group, ..."""
-    known = port.role == "input" and port.shape == () and port.fill is not None
-    return known and bool(_RATE.fullmatch(port.label))
-
-
-def trains(program: Program) -> bool:
-    """Returns whether a program is a training step, which has a learning rate."""
-    return any(map(is_rate, program.signature.inputs))
 
 
 class LearningRates(torch.optim.Optimizer):

@@ -31,8 +31,8 @@ from autopar.runtime.ports.ports import (
     port_box,
     rank_arguments,
 )
+from autopar.runtime.ports.rates import is_rate
 from autopar.runtime.ports.writing_back import WritingBack
-from autopar.runtime.training.rates import is_rate
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the tensors of a batch."""

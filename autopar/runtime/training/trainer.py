@@ -23,10 +23,11 @@ from autopar.runtime.execute.ranks import Ranks, jointly
 from autopar.runtime.init.initialize import MakeModel, initialize
 from autopar.runtime.job.closing import Closing, close_at_exit
 from autopar.runtime.ports.ports import check_present, seed_input
+from autopar.runtime.ports.rates import trains
 from autopar.runtime.state.state import Piece
 from autopar.runtime.training.checkpointed import EXTRA
 from autopar.runtime.training.checkpoints import Checkpoints
-from autopar.runtime.training.rates import LearningRates, trains
+from autopar.runtime.training.rates import LearningRates
 from autopar.runtime.training.stepping import NO_BATCH, Asked, Steps, wrong_call
 from autopar.runtime.training.training_state import TrainingState
 

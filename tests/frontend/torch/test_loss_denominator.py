@@ -59,6 +59,20 @@ def smoothed(out: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(*flat, ignore_index=IGNORED, label_smoothing=0.1)
 
 
+def smoothed_and_weighted(out: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(
+        *(out.flatten(0, 1), target.flatten()),
+        weight=WEIGHT,
+        ignore_index=IGNORED,
+        label_smoothing=0.1,
+    )
+
+
+def weighted_by_hand(out: Tensor, target: Tensor) -> Tensor:
+    weights = WEIGHT[target.clamp(min=0)]
+    return (out.logsumexp(-1) * weights).sum() / weights.sum()
+
+
 def shifted_with_a_mean(out: Tensor, target: Tensor) -> Tensor:
     return tokens(out[:, :-1].float(), target[:, 1:]) + 0.01 * out.square().mean()
 
@@ -99,6 +113,8 @@ def told(found: Captured) -> list[str]:
         weighted,
         in_two_dimensions,
         smoothed,
+        smoothed_and_weighted,
+        weighted_by_hand,
         shifted_with_a_mean,
         masked,
         summed,
@@ -120,6 +136,20 @@ def test_a_step_is_that_of_the_whole_batch(loss: Loss, rows: int) -> None:
         taken = parameter.detach() - steps.stored[name]
         torch.testing.assert_close(taken, parameter.grad, rtol=1e-5, atol=1e-5)
     assert not told(found)
+
+
+def test_in_double_precision_denominators_are_too() -> None:
+    x, target = batch_of(7)
+    model, weight = Net().double(), WEIGHT.double() / 3
+
+    def precise(out: Tensor, target: Tensor) -> Tensor:
+        flat = out.flatten(0, 1), target.flatten()
+        return F.cross_entropy(*flat, weight=weight, ignore_index=IGNORED)
+
+    recipe = Recipe(precise, optimizer=torch.optim.SGD(model.parameters(), 1.0), accumulate=4)
+    taken = Steps(capture(model, (x.double(), target), recipe)).take((x.double(), target))
+    expected = precise(model(x.double()), target).detach()
+    torch.testing.assert_close(taken, expected, rtol=1e-13, atol=0)
 
 
 def test_a_scale_and_clipping_go_with_it() -> None:

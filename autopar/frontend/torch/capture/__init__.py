@@ -10,6 +10,5 @@ fake            a copy of a module without weights
 fake_kernels    what kernels return where torch's formulas say otherwise
 kernel_dtypes   the dtypes that they return, put into a graph
 rewrites        functions that are traced as others
-simplify, added ops taken out and added
-origin          lines and modules of ops
+simplify        ops taken out
 """

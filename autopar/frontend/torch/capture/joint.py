@@ -23,11 +23,6 @@ from autopar.frontend.quiet import quiet
 from autopar.frontend.torch.capture.described import Denominator, inputs_of, is_any, outputs_of
 from autopar.frontend.torch.capture.fake import FakeModel
 from autopar.frontend.torch.capture.kernel_dtypes import correct_dtypes
-from autopar.frontend.torch.capture.origin import (
-    UserLines,
-    named_modules,
-    spread_origins,
-)
 from autopar.frontend.torch.capture.outside import FromOutside
 from autopar.frontend.torch.capture.rewrites import Rewritten
 from autopar.frontend.torch.capture.simplify import simplify
@@ -43,6 +38,11 @@ from autopar.frontend.torch.ops.checkpoints import noted_checkpoints
 from autopar.frontend.torch.ops.flags import decided_flags
 from autopar.frontend.torch.ops.own_backward import checked_functions
 from autopar.frontend.torch.ops.strided import name_strided_views
+from autopar.frontend.torch.origin import (
+    UserLines,
+    named_modules,
+    spread_origins,
+)
 from autopar.frontend.torch.refusals import DEPENDENT, DEPENDS, Untraceable, user_line
 from autopar.frontend.torch.rows.picked import PickedRows
 from autopar.frontend.torch.rows.presence import Absent, Presence

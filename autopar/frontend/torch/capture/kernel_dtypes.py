@@ -12,13 +12,18 @@ from torch import fx
 def correct_dtypes(graph: fx.Graph) -> None:
     """Gives what ops save, and gradients, the dtypes that kernels give them."""
     _correct_statistics(graph)
+    _correct_running(graph)
     _correct_gradients(graph)
     _correct_attention(graph)
 
 
+_RUNNING = torch.ops.aten._native_batch_norm_legit_functional.default
+"""A batch norm that returns new running statistics behind what it saves."""
+
 _STATISTICS = frozenset(
     (
-        torch.ops.aten._native_batch_norm_legit_functional.default,
+        _RUNNING,
+        torch.ops.aten._native_batch_norm_legit.no_stats,
         torch.ops.aten.native_layer_norm.default,
         torch.ops.aten.native_group_norm.default,
     )
@@ -40,6 +45,16 @@ def _correct_statistics(graph: fx.Graph) -> None:
         output, *saved = node.meta["val"]
         saved[:2] = [each.float() for each in saved[:2]]
         _retype(node, (output, *saved))
+
+
+def _correct_running(graph: fx.Graph) -> None:
+    """Corrects the dtype of new running statistics: it is that of the old ones."""
+    for node in graph.nodes:
+        if node.target is _RUNNING:
+            old = [each.meta["val"] for each in node.args[3:5] if isinstance(each, fx.Node)]
+            output, mean, deviation, *new = node.meta["val"]
+            new = [each.to(given.dtype) for each, given in zip(new, old, strict=True)]
+            _retype(node, (output, mean, deviation, *new))
 
 
 def _correct_gradients(graph: fx.Graph) -> None:

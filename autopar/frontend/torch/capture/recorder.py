@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.frontend.lower.spelling import IR_DTYPES
 from autopar.frontend.torch.capture.fake_kernels import STAND_INS
-from autopar.frontend.torch.capture.origin import user_frame
+from autopar.frontend.torch.origin import user_frame
 from autopar.ir.program import Arg, DType, Function, Op, Port, Program, Ref, Signature, Value
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from autopar.base.errors import InvalidInputError
-from autopar.frontend.torch.capture.origin import place_of, user_frame
 from autopar.frontend.torch.conditions import formatted
 from autopar.frontend.torch.ops import alignments, recurrent
+from autopar.frontend.torch.origin import place_of, user_frame
 from autopar.frontend.torch.rows import joined, masked
 from autopar.frontend.torch.stored import overwritten
 

@@ -13,7 +13,7 @@ from autopar.base.errors import InvalidInputError
 from autopar.base.units import counted
 from autopar.frontend.lower.source_line import source_line
 from autopar.frontend.lower.spelling import kind_of
-from autopar.frontend.torch.capture.added import add_before
+from autopar.frontend.torch.added import add_before
 from autopar.frontend.torch.conditions.conditions import (
     ASSERTIONS,
     CHECKS,

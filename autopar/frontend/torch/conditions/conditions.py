@@ -27,10 +27,10 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 
 from autopar.base.errors import InvalidInputError
-from autopar.frontend.torch.capture.origin import place_of, user_frame
 from autopar.frontend.torch.capture.sized import check_op
 from autopar.frontend.torch.conditions.cones import Cones, Drawn, Made, Unknown, behind, plain
 from autopar.frontend.torch.conditions.narrowing import ExampleSizes
+from autopar.frontend.torch.origin import place_of, user_frame
 from autopar.frontend.torch.rows.selections import Selected
 from autopar.frontend.torch.stored.formulas import Formula, formula_of
 from autopar.ir.assumptions import Scalar

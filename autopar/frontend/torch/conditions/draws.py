@@ -23,9 +23,9 @@ import numpy as np
 from torch import nn
 
 from autopar.base.errors import InvalidInputError
-from autopar.frontend.torch.capture.origin import user_frame
 from autopar.frontend.torch.conditions.conditions import by_lot
 from autopar.frontend.torch.conditions.unreadable import Unreadable
+from autopar.frontend.torch.origin import user_frame
 
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _LEAST = 2.0**-53

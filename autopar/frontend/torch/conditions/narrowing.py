@@ -22,7 +22,7 @@ from autopar.frontend.lower.asking import AskingEnv
 from autopar.frontend.lower.open_sizes import LIMITS, OpenSizes, conjuncts
 from autopar.frontend.lower.relations import relation_of
 from autopar.frontend.lower.symbols import SymSize
-from autopar.frontend.torch.capture.origin import is_user_code
+from autopar.frontend.torch.origin import is_user_code
 from autopar.ir.builds.manifest import NARROWED, ReportEntry
 from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.expr.expression import UNBOUNDED, IntExpr, Size

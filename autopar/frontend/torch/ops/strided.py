@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from autopar.frontend.torch.capture.added import add_before
+from autopar.frontend.torch.added import add_before
 
 aten = torch.ops.aten
 

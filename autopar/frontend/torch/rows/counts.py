@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from autopar.frontend.torch.capture.origin import calling, user_frame
 from autopar.frontend.torch.conditions.counts import Count, shape_of
+from autopar.frontend.torch.origin import calling, user_frame
 from autopar.frontend.torch.rows.parts import asks_length
 from autopar.frontend.torch.rows.picks import Done, Picks
 from autopar.frontend.torch.rows.selections import NotApart, Rows

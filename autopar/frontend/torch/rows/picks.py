@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.frontend.torch.capture.origin import calling, place_of, user_frame
 from autopar.frontend.torch.conditions.cones import behind
 from autopar.frontend.torch.conditions.counts import Count, count_in
+from autopar.frontend.torch.origin import calling, place_of, user_frame
 from autopar.frontend.torch.rows.selections import Rows, Selected, Selection, Told
 from autopar.frontend.torch.rows.visits import Visits
 

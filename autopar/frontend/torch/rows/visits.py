@@ -18,8 +18,8 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from autopar.frontend.torch.capture.origin import place_of, user_frame
 from autopar.frontend.torch.conditions.cones import behind
+from autopar.frontend.torch.origin import place_of, user_frame
 from autopar.frontend.torch.rows.gradients import Skippable, op_number
 from autopar.frontend.torch.rows.parts import Part, loop_at, skipped_at
 from autopar.frontend.torch.rows.selections import NotApart, Selected, Selection

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.lower.exported import GraphInput, GraphOutput
-from autopar.frontend.torch.capture.origin import is_backward, module_of
 from autopar.frontend.torch.conditions.assumptions import Assumed
+from autopar.frontend.torch.origin import is_backward, module_of
 from autopar.ir.program import ASSUMPTION
 
 aten = torch.ops.aten

@@ -70,27 +70,7 @@ def compute(
         totals: What denominators of the loss are, of the whole batch.
         scale: What the gradient of the loss is multiplied by; None for 1.
     """
-    buffers: dict[str, fx.Node] = {}
-    parts: list[_Part] = []
-    for number, (joint, weight) in enumerate(zip(joints, microbatches.weights, strict=True)):
-        place, batch = ("forward", number), _rows_of(step, inputs.batch, microbatches, number)
-        given: dict[fx.Node, fx.Node] = dict(inputs.constants)
-        for node, name in joint.stored.items():
-            given[node] = buffers.get(name, inputs.read[name])
-        for node, position in joint.batch.items():
-            given[node] = batch[position]
-        for tangent in joint.tangents.values():
-            given[tangent] = _tangent(step, tangent, place, scale, weight)
-        # The loss is a function of what is written, which has no other gradient.
-        for tangent in joint.written_tangents.values():
-            given[tangent] = _zeros(step, tangent, place)
-        for denominator, total in zip(joint.denominators, totals, strict=True):
-            # A count times a number would have torch's default dtype.
-            wide = torch.promote_types(denominator.dtype, torch.float32)
-            share = step.call(place, aten.mul.Scalar, step.cast(place, total, wide), weight)
-            given[denominator.given] = step.cast(place, share, denominator.dtype)
-        parts.append(_Part(joint, step.copy(joint.graph, given, "forward", number)))
-        buffers = parts[-1].named(joint.updates)
+    parts = _parts(step, joints, inputs, microbatches, totals, scale)
     first = joints[0]
     gradients = {
         name: _accumulated(
@@ -122,7 +102,7 @@ def compute(
         name: _any(step, [part.made[part.joint.present[name]] for part in parts])
         for name in first.present
     }
-    return Computed(outputs, loss, gradients, buffers, written, assumed, present)
+    return Computed(outputs, loss, gradients, parts[-1].buffers, written, assumed, present)
 
 
 class _Part(NamedTuple):
@@ -136,6 +116,11 @@ class _Part(NamedTuple):
     joint: Joint
     made: Mapping[fx.Node, fx.Node]
 
+    @property
+    def buffers(self) -> dict[str, fx.Node]:
+        """New contents of buffers, and of parameters that forward overwrites, by name."""
+        return {name: self.made[node] for name, node in self.joint.updates.items()}
+
     def outputs(self) -> list[fx.Node]:
         """Returns its results."""
         return [self.made[node] for node in self.joint.outputs]
@@ -144,9 +129,45 @@ class _Part(NamedTuple):
         """Returns the gradients of a parameter."""
         return [self.made[node] for node in self.joint.gradients[name]]
 
-    def named(self, nodes: Mapping[str, fx.Node]) -> dict[str, fx.Node]:
-        """Returns the counterparts of nodes by name."""
-        return {name: self.made[node] for name, node in nodes.items()}
+
+def _parts(
+    step: Step,
+    joints: Sequence[Joint],
+    inputs: Inputs,
+    microbatches: Microbatches,
+    totals: Sequence[fx.Node],
+    scale: fx.Node | None,
+) -> list[_Part]:
+    """Adds a copy of the captured passes for each microbatch, see `compute`.
+
+    Each reads the buffers that the one before it leaves.
+    """
+    parts: list[_Part] = []
+    for number, (joint, weight) in enumerate(zip(joints, microbatches.weights, strict=True)):
+        place, batch = ("forward", number), _rows_of(step, inputs.batch, microbatches, number)
+        buffers = parts[-1].buffers if parts else {}
+        given: dict[fx.Node, fx.Node] = dict(inputs.constants)
+        for node, name in joint.stored.items():
+            given[node] = buffers.get(name, inputs.read[name])
+        for node, position in joint.batch.items():
+            given[node] = batch[position]
+        for tangent in joint.tangents.values():
+            given[tangent] = _tangent(step, tangent, place, scale, weight)
+        # The loss is a function of what is written, which has no other gradient.
+        for tangent in joint.written_tangents.values():
+            given[tangent] = _zeros(step, tangent, place)
+        for denominator, total in zip(joint.denominators, totals, strict=True):
+            given[denominator.given] = _share(step, place, denominator.dtype, total, weight)
+        parts.append(_Part(joint, step.copy(joint.graph, given, "forward", number)))
+    return parts
+
+
+def _share(step: Step, place: Place, dtype: torch.dtype, total: fx.Node, weight: float) -> fx.Node:
+    """Adds a microbatch's share of what the whole batch is divided by."""
+    # A count times a number would have torch's default dtype.
+    wide = torch.promote_types(dtype, torch.float32)
+    share = step.call(place, aten.mul.Scalar, step.cast(place, total, wide), weight)
+    return step.cast(place, share, dtype)
 
 
 def _any(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:

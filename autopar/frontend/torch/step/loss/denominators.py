@@ -20,7 +20,7 @@ from torch import fx
 
 from autopar.frontend.torch.capture.described import Denominator
 from autopar.frontend.torch.capture.joint import Joint
-from autopar.frontend.torch.capture.origin import is_backward
+from autopar.frontend.torch.origin import is_backward
 from autopar.frontend.torch.step.loss.terms import (
     TOTALS,
     Term,
@@ -60,6 +60,14 @@ _ARRANGED = frozenset(
     )
 )
 """Ops besides pointwise ones from which counts are made."""
+
+_LOOKUPS = (
+    aten.index.Tensor,
+    aten.index_select.default,
+    aten.gather.default,
+    aten.embedding.default,
+)
+"""Ops that look elements up, in what comes first."""
 
 
 class Uncounted(Exception):
@@ -156,10 +164,12 @@ def _count_of(joint: Joint, term: Term) -> _Count:
     forward: Any = term.node.args[0]
     target, weight, ignored = (arg(forward, n) for n in ("target", "weight", "ignore_index"))
     made, count = _copied(joint, [target] if weight is None else [target, weight])
-    if term.node.meta["val"].dtype == torch.float16:
+    dtype = term.node.meta["val"].dtype
+    if dtype == torch.float16:
         raise Uncounted  # A sum over a few thousand targets exceeds its range.
     result = _weights(count.graph, made[target], made.get(weight), ignored)
-    return replace(count, result=_call(count.graph, aten.sum.default, result, dtype=torch.float32))
+    wide = torch.promote_types(dtype, torch.float32)
+    return replace(count, result=_call(count.graph, aten.sum.default, result, dtype=wide))
 
 
 def _check_linear(joint: Joint, term: Term) -> None:
@@ -209,7 +219,7 @@ def _copied(joint: Joint, ends: Iterable[fx.Node]) -> tuple[dict[fx.Node, fx.Nod
     Raises:
         Uncounted: If they depend on something else, or aren't made element by element.
     """
-    wanted, learned = ancestors(ends), trained(joint)
+    wanted, learned, varying = ancestors(ends), trained(joint), reached(joint.batch)
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     sources: dict[fx.Node, fx.Node] = {}
@@ -219,7 +229,9 @@ def _copied(joint: Joint, ends: Iterable[fx.Node]) -> tuple[dict[fx.Node, fx.Nod
         if node in learned:
             raise Uncounted
         if node.op == "call_function":
-            if not _is_counting(node) and not (node in ends and node.target in TOTALS):
+            looked_up = node.target in _LOOKUPS and node.args[0] not in varying
+            total = node in ends and node.target in TOTALS
+            if not (looked_up or total or _is_counting(node)):
                 raise Uncounted
             made[node] = graph.node_copy(node, made.__getitem__)
         else:
