@@ -85,9 +85,10 @@ forward pass of a stage, of which a process has two.
 def test_bubbles_are_those_that_are_published(
     schedule: str, processes: int, microbatches: int
 ) -> None:
-    turns = 2 if SCHEDULES[schedule].in_v else 1
-    # In a V there are enough microbatches if the first one is back before all have begun.
-    microbatches = max(microbatches, turns * processes if turns > 1 else 0)
+    turns = SCHEDULES[schedule].turns
+    if SCHEDULES[schedule].in_v:
+        # Processes wait longer if the first microbatch is back after all have begun.
+        microbatches = max(microbatches, 2 * processes - 1)
     step = compiled(turns * processes, microbatches, mesh=f"pp={processes}", schedule=schedule)
     found = evaluate_together(programs_of(step.partitioned).kinds, COUNTED)
     waited = BUBBLES[schedule] * (processes - 1)

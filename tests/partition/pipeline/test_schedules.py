@@ -137,7 +137,7 @@ def torch_tasks(action: Any) -> Iterator[Task]:
         for each in action.sub_actions:
             yield from torch_tasks(each)
     elif action is not None:
-        for phase in PHASES[str(action.computation_type)]:
+        for phase in PHASES[action.computation_type.value]:
             yield Task(action.stage_index, action.microbatch_index, phase)
 
 
