@@ -94,8 +94,9 @@ def compile(
             to stage.
         schedule: In which order: `1f1b`, `interleaved` (the same, with two stages per index where
             the model is cut automatically), `gpipe`, or those in which gradients of weights fill
-            the gaps: `zb-h1`, `zb-h2` (with more activations) and `zb-v` (two stages per index,
-            there and back); or `auto`, whichever is predicted to be the fastest within `memory`.
+            the gaps: `zb-h1`, `zb-h2` (with more activations), `zb-v` (two stages per index, there
+            and back) and `dualpipe-v` (the same, with each forward pass beside a backward pass of
+            the other stage); or `auto`, whichever is predicted to be the fastest within `memory`.
         microbatches: Without an optimizer: how many the batch is cut into, which pass through the
             model one after another, or from stage to stage of a pipeline.
         offload: What waits in the host's memory between uses: `optimizer` (all of its state),

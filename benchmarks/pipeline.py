@@ -143,6 +143,7 @@ COMPARED = {
     "interleaved 1F1B": ("ScheduleInterleaved1F1B", "1f1b", 2),
     "zero bubble": ("ScheduleInterleavedZeroBubble", "zb-h1", 2),
     "in a V": ("ScheduleZBVZeroBubble", "zb-v", 2),
+    "DualPipeV": ("ScheduleDualPipeV", "dualpipe-v", 2),
 }
 """Torch's schedules and ours, and how many stages a process has."""
 
@@ -268,8 +269,10 @@ def torch_step(
     dist.init_process_group("gloo", init_method=where, rank=place.rank, world_size=place.size)
     model, _ = made(seconds, stages)
     last_in_v = stages - 1 - place.rank
-    is_v = schedule == COMPARED["in a V"][0]
-    numbers = [place.rank, last_in_v] if is_v else [*range(place.rank, stages, place.size)]
+    in_v = [theirs for theirs, ours, _ in COMPARED.values() if SCHEDULES[ours].in_v]
+    numbers = (
+        [place.rank, last_in_v] if schedule in in_v else [*range(place.rank, stages, place.size)]
+    )
     parts = [Stage(model, number) for number in numbers]
     piped = [
         PipelineStage(part, number, stages, torch.device("cpu"))

@@ -11,7 +11,7 @@ from autopar.ir.collectives import is_collective
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.parts import programs_of
 from autopar.ir.program import Op, Program
-from autopar.partition.pipeline.schedules import BACKWARD, FORWARD
+from autopar.partition.pipeline.tasks import BACKWARD, FORWARD
 from autopar.pipeline.options import CompileOptions
 
 PIPELINE = "pipeline"

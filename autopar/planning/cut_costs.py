@@ -12,7 +12,8 @@ from autopar.cost import Cluster, CommunicationModel, evaluate
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.program import Function, Op, Program
 from autopar.ir.stages import Stages
-from autopar.partition.pipeline.schedules import BACKWARD, FORWARD, WEIGHT, Schedule, Task
+from autopar.partition.pipeline.schedules import Schedule
+from autopar.partition.pipeline.tasks import BACKWARD, FORWARD, WEIGHT, Task
 from autopar.partition.pipeline.timetable import Timetable
 
 

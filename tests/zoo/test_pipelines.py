@@ -32,6 +32,7 @@ INFERRED = ("bert", "t5")
 CASES = [
     ("pp=2", "1f1b", None, 3),
     ("pp=3", "zb-v", None, 2),
+    ("pp=2", "dualpipe-v", None, 6),
     ("pp=2,tp=2", "interleaved", "tensor:tp", 3),
     ("dp=2,pp=3", "zb-h1", "fsdp:dp", 3),
     ("pp=4", "gpipe", None, 6),

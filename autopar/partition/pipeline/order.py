@@ -17,15 +17,8 @@ from typing import ClassVar
 from autopar.cost import Cluster, evaluate
 from autopar.ir.collectives import is_collective
 from autopar.ir.program import Function, Op, Program
-from autopar.partition.pipeline.schedules import (
-    BACKWARD,
-    DEFAULT_SCHEDULE,
-    FORWARD,
-    SCHEDULES,
-    WEIGHT,
-    Pipeline,
-    Task,
-)
+from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from autopar.partition.pipeline.tasks import BACKWARD, FORWARD, WEIGHT, Pipeline, Task
 from autopar.partition.pipeline.timetable import Timetable
 
 PHASES = (FORWARD, BACKWARD)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from autopar.partition.pipeline.schedules import Orders, Pipeline, Task
+from autopar.partition.pipeline.tasks import Orders, Pipeline, Task
 
 
 @dataclass(frozen=True)

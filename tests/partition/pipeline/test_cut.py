@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import autopar
 from autopar import annotate
 from autopar.cost import Cluster
-from autopar.partition.pipeline.schedules import FORWARD, SCHEDULES
+from autopar.partition.pipeline.schedules import SCHEDULES
+from autopar.partition.pipeline.tasks import FORWARD
 from autopar.planning.cut import FINENESS, LEAST, best_way
 from autopar.planning.cut_costs import Costs
 from autopar.planning.price import price

@@ -40,6 +40,9 @@ from tests.runtime.job.real import run_ranks
         (2, 4, {"mesh": "pp=2", "schedule": "zb-h2"}),
         (4, 5, {"mesh": "pp=2", "schedule": "zb-v"}),
         (6, 4, {"mesh": "pp=3", "schedule": "zb-v"}),
+        (4, 5, {"mesh": "pp=2", "schedule": "dualpipe-v"}),
+        (6, 1, {"mesh": "pp=3", "schedule": "dualpipe-v"}),
+        (5, 2, {"mesh": "pp=2", "schedule": "dualpipe-v"}),
         (3, 2, {"mesh": "pp=3"}),
         (2, 4, {"mesh": "pp=2,dp=2", "strategy": "fsdp:dp"}),
         (2, 4, {"mesh": "dp=3,pp=2", "strategy": "data:dp"}),
@@ -112,7 +115,7 @@ def trained(processes: Processes, build: Path, microbatches: int) -> list[float]
         return [float(trainer.step(batch_of(2 * microbatches))) for _ in range(3)]
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-v"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v"])
 def test_processes_compute_the_bits_of_the_virtual_mesh(tmp_path: Path, schedule: str) -> None:
     torch.manual_seed(0)
     build = tmp_path / "build"

@@ -64,6 +64,7 @@ def compiled_from(
         pytest.param(4, 7, {"mesh": "pp=4", "schedule": "zb-h2"}, marks=SLOW),
         (4, 7, {"mesh": "pp=2", "schedule": "interleaved"}),
         pytest.param(4, 7, {"mesh": "pp=2", "schedule": "zb-v"}, marks=SLOW),
+        pytest.param(4, 7, {"mesh": "pp=2", "schedule": "dualpipe-v"}, marks=SLOW),
         pytest.param(4, 7, {"mesh": "pp=2,dp=2", "strategy": "data:dp"}, marks=SLOW),
         pytest.param(4, 7, {"mesh": "pp=2,dp=2", "strategy": "fsdp:dp"}, marks=SLOW),
         pytest.param(4, 7, {"mesh": "pp=2,tp=2", "strategy": "tensor:tp"}, marks=SLOW),

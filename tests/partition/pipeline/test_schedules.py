@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from torch.distributed.pipelining import schedules as torch_schedules
 
-from autopar.partition.pipeline.schedules import (
-    BACKWARD,
-    FORWARD,
-    SCHEDULES,
-    WEIGHT,
-    Orders,
-    Pipeline,
-    Task,
-)
+from autopar.partition.pipeline.schedules import SCHEDULES
+from autopar.partition.pipeline.tasks import BACKWARD, FORWARD, WEIGHT, Orders, Pipeline, Task
 from autopar.partition.pipeline.timetable import Timetable
 
 
@@ -95,6 +92,73 @@ def test_stages_in_a_v_wait_less_with_as_many_activations(
     assert halves < whole or processes == 2
     assert halves <= whole
     assert max(kept(orders)) <= 2 * processes
+
+
+IN_V = {"zb-v": "ScheduleZBVZeroBubble", "dualpipe-v": "ScheduleDualPipeV"}
+"""And torch's schedules that are the same."""
+
+
+@pytest.mark.parametrize("schedule", sorted(IN_V))
+@pytest.mark.parametrize(
+    "processes",
+    [2, 3, 4, 8, 16, *(pytest.param(each, marks=pytest.mark.slow) for each in (32, 64))],
+)
+def test_processes_in_a_v_wait_until_a_microbatch_has_passed_once(
+    schedule: str, processes: int
+) -> None:
+    # Nothing is shorter: there the last process begins, and is done that much behind the first.
+    for microbatches in (2 * processes, 2 * processes + 1):
+        pipeline = SCHEDULES[schedule].pipeline(processes, 2 * processes, microbatches)
+        timetable = Timetable.of(pipeline, SCHEDULES[schedule].order(pipeline), seconds)
+        waited = timetable.seconds - 6 * microbatches
+        assert waited == processes - 1
+        # (PP / 2 - 1) (F&B + B - 3W) of DeepSeek-AI, 2024: a forward and a backward pass at the
+        # same time, F&B, both hand on their results when they are done.
+        forward_and_backward, backward, weight = 3, 2, 1
+        assert waited <= (processes - 1) * (forward_and_backward + backward - 3 * weight)
+
+
+PHASES = {"F": (FORWARD,), "I": (BACKWARD,), "W": (WEIGHT,), "B": (BACKWARD, WEIGHT)}
+
+
+def torch_orders(schedule: str, processes: int, microbatches: int) -> Orders:
+    """Returns the tasks of each process by torch's schedule."""
+    table = getattr(torch_schedules, IN_V[schedule])._calculate_single_rank_operations
+    given = SimpleNamespace(
+        pp_group_size=processes, num_stages=2 * processes, _n_microbatches=microbatches
+    )
+    actions = (table(given, process) for process in range(processes))
+    return [[task for each in mine for task in torch_tasks(each)] for mine in actions]
+
+
+def torch_tasks(action: Any) -> Iterator[Task]:
+    """Yields the tasks of an action; those of a pair one after another."""
+    if action is not None and action.sub_actions:
+        for each in action.sub_actions:
+            yield from torch_tasks(each)
+    elif action is not None:
+        for phase in PHASES[action.computation_type.value]:
+            yield Task(action.stage_index, action.microbatch_index, phase)
+
+
+@pytest.mark.parametrize("schedule", sorted(IN_V))
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("taken", [(1.0, 1.0, 1.0), (1.0, 2.0, 1.0), (1.0, 2.0, 0.0)])
+def test_in_a_v_nothing_takes_longer_or_is_kept_longer_than_by_torch(
+    schedule: str, processes: int, taken: tuple[float, float, float]
+) -> None:
+    seconds = dict(zip((FORWARD, BACKWARD, WEIGHT), taken, strict=True))
+    few = (1, 2, processes, 2 * processes - 1) if schedule == "zb-v" else ()
+    for microbatches in (*few, 2 * processes, 2 * processes + 1, 4 * processes):
+        pipeline = SCHEDULES[schedule].pipeline(processes, 2 * processes, microbatches)
+        ours = SCHEDULES[schedule].order(pipeline)
+        theirs = torch_orders(schedule, processes, microbatches)
+        mine, other = (
+            Timetable.of(pipeline, orders, lambda task: seconds[task.phase]).seconds
+            for orders in (ours, theirs)
+        )
+        assert mine <= other
+        assert all(map(int.__le__, kept(ours), kept(theirs)))
 
 
 def test_more_activations_hide_backward_passes_that_take_longer() -> None:
