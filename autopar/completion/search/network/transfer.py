@@ -197,7 +197,8 @@ class Transfers:
 class LeastTransfers(Transfers):
     """Tables of what reshards take at least, until they are planned.
 
-    Of awaited values sums take what they add to others.
+    Of awaited values sums take what they add to others. Only what begins with a sum that is pending
+    travels so: a gather may not pass for a sum of zeros, which would have no latency.
     """
 
     def __init__(self, space: Space, bucket_bytes: Mapping[str, int], watch: Watch) -> None:
@@ -221,16 +222,21 @@ class LeastTransfers(Transfers):
         key = (source, target, of)
         if key not in self._looked:
             self.watch.spend(LOOK_WORK * self._ways)
-            self._looked[key] = self._planners[of.group].least_seconds_found(
+            planner = self._planners[of.group if source.layout.partial else None]
+            self._looked[key] = planner.least_seconds_found(
                 source.layout, target.layout, of.itemsize, MOST_STATES
             )
         return self._looked[key]
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
-        rows, columns = ([form.layout for form in ends.forms] for ends in (source, target))
-        self.watch.spend(TABLE_WORK + PAIR_WORK * len(rows) * len(columns))
-        least = self._planners[of.group].least_seconds_between(rows, columns, of.itemsize)
-        table = np.array(least)
+        columns = [form.layout for form in target.forms]
+        self.watch.spend(TABLE_WORK + PAIR_WORK * len(source.forms) * len(columns))
+        table = np.empty((len(source.forms), len(columns)))
+        is_pending = np.array([bool(form.layout.partial) for form in source.forms])
+        for group, these in ((of.group, is_pending), (None, ~is_pending)):
+            if rows := [source.forms[row].layout for row in np.flatnonzero(these)]:
+                planner = self._planners[group]
+                table[these] = planner.least_seconds_between(rows, columns, of.itemsize)
         for row, made in enumerate(source.forms):
             for column, needed in enumerate(target.forms):
                 if (needed, of.itemsize) in made.seconds:
