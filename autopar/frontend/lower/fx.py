@@ -147,8 +147,12 @@ class _Lowerer:
     def _marks(self) -> Marks:
         known = self.lowering
         parameters = [node for node, given in known.inputs.items() if given.role == "parameter"]
-        shape_of = lambda node: self._shape(node.meta["val"], node.name)  # noqa: E731
-        return read_marks(self.graph, self.same, parameters, known.mesh, known.locate, shape_of)
+        return read_marks(
+            self.graph, self.same, parameters, known.mesh, known.locate, self._shape_of
+        )
+
+    def _shape_of(self, node: fx.Node) -> tuple[IntExpr, ...]:
+        return self._shape(node.meta["val"], node.name)
 
     def _name_origins(self) -> None:
         """Names what is computed as its copies are named."""
