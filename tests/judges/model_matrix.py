@@ -21,7 +21,9 @@ from autopar.cost import Cluster
 from autopar.frontend.onnx import ImportedModel, import_onnx
 from autopar.ir.mesh import ProcessMesh
 from autopar.runtime.execute.serial import run_serial
+from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.ports.ports import read_weights
 from autopar.runtime.verification.verification import (
     FORCED_TOLERANCE,
     FREE_TOLERANCE,
@@ -101,9 +103,12 @@ def judge(model: LoadedModel, compiled: pipeline.Compiled) -> list[str]:
 
 def judge_ops(model: LoadedModel, compiled: pipeline.Compiled, mesh: VirtualMesh) -> list[str]:
     """Returns the ops that are wrong when all ranks start from the serial program's inputs."""
+    with WeightFile(model.weights_file) as file:
+        # Plans may have taken weights apart.
+        weights = read_weights(specialize(compiled.serial, {}), file, "cpu")
     result = verify_mesh(
         compiled.serial,
-        dict(model.imported.weights),
+        weights,
         mesh,
         model.inputs,
         forced=True,
