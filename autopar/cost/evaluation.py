@@ -24,7 +24,14 @@ from autopar.cost.communicated import collective_seconds, communicated_bytes
 from autopar.cost.flops import product_flops
 from autopar.cost.op_cost import NOTHING, OpCost
 from autopar.cost.roofline import local_bytes, op_seconds
-from autopar.ir.collectives import COMM, axes_of_group, declared, is_collective, link_of
+from autopar.ir.collectives import (
+    COMM,
+    axes_of_group,
+    declared,
+    is_collective,
+    link_of,
+    receivers_of,
+)
 from autopar.ir.expr.at_rank import args_at, value_at
 from autopar.ir.expr.expression import AsPlanned
 from autopar.ir.memory.transfers import ENDED, STARTED
@@ -256,7 +263,7 @@ class Evaluator:
             return NOTHING
         args = dict(args_at(op.args, self.coords)) if declaration.halo else {}
         moved = args, operand.known_shape, result.known_shape, result.itemsize
-        if link_of(op):
+        if link_of(op) and receivers_of(op) == 1:
             declaration = replace(declaration, price=POINT_TO_POINT)
         stored = math.prod(result.known_shape) * result.itemsize
         seconds = collective_seconds(declaration, *moved, axes, self.model)

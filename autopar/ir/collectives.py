@@ -205,6 +205,14 @@ def link_of(op: Op) -> str:
     return group if is_collective(op.kind) and ":" in group else ""
 
 
+def receivers_of(op: Op) -> int:
+    """Returns to how many other places an op moves something between parts of the mesh."""
+    among = op.arg("among")
+    if isinstance(among, tuple):
+        return len(among) - 1
+    return str(op.arg("group", "")).partition(":")[2].count("-")
+
+
 def declared(kind: str, loc: Loc = UNKNOWN) -> Declaration:
     """Returns what is declared of a collective.
 

@@ -189,7 +189,7 @@ def _mesh_data(mesh: ProcessMesh) -> tuple[Any, ...]:
 def _mesh(data: tuple[Any, ...]) -> ProcessMesh:
     if len(data) == 3:
         parent, axis, index = data
-        return _mesh(parent)[axis, index]
+        return _mesh(parent).at([(axis, index)])
     shape, names, ids, parent = data
     if isinstance(ids, int):
         ids = range(ids, ids + math.prod(shape))

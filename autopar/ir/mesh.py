@@ -10,6 +10,8 @@ from typing import Any
 
 from autopar.base.arguments import NAMES, WHOLE, expect, one_of, shown
 from autopar.base.errors import AnnotationError, near_misses
+from autopar.ir.fixed import Fixed, Index, index_text, indices_of
+from autopar.ir.mesh_array import compact, flat
 
 RESERVED = ("min", "max", "None", "null", "Null", "NULL")
 """What axes can't be called: functions of rank expressions, and what stands for no axis in pins."""
@@ -25,7 +27,8 @@ class ProcessMesh:
         (4, 5, 6, 7)
 
     Immutable and hashable. A sub-mesh knows the mesh it was taken from (`parent`) and at which
-    coordinates (`fixed`).
+    coordinates (`fixed`): a slice at one index of an axis, a box at one or several. What is on a
+    box is the same at all of these, so the axis is none of its own: `shape` is that of one copy.
 
     Args:
         mesh: Nested lists or an array of distinct process ids >= 0.
@@ -42,7 +45,7 @@ class ProcessMesh:
     shape: tuple[int, ...]
     dim_names: tuple[str, ...]
     parent: ProcessMesh | None
-    fixed: tuple[tuple[str, int], ...]
+    fixed: Fixed
 
     def __init__(
         self,
@@ -52,8 +55,8 @@ class ProcessMesh:
     ) -> None:
         expect(NAMES.or_none, dim_names=dim_names)
         expect(one_of(ProcessMesh, words="the mesh that it is part of").or_none, parent=parent)
-        shape, ids = _flatten(mesh)
-        self._set(shape, _compact(ids), dim_names, parent, ())
+        shape, ids = flat(mesh)
+        self._set(shape, compact(ids), dim_names, parent, ())
 
     @classmethod
     def of_shape(cls, shape: Sequence[int], dim_names: Sequence[str] | None = None) -> ProcessMesh:
@@ -87,7 +90,7 @@ class ProcessMesh:
         ids: range | tuple[int, ...],
         dim_names: Sequence[str] | None,
         parent: ProcessMesh | None,
-        fixed: tuple[tuple[str, int], ...],
+        fixed: Fixed,
     ) -> None:
         names = tuple(dim_names) if dim_names is not None else _default_names(len(shape))
         _check_names(names, shape)
@@ -166,14 +169,15 @@ class ProcessMesh:
 
     @property
     def place(self) -> str:
-        """Which slice of a mesh it is, as text: `pp=0`; "" for all of one."""
-        return ", ".join(f"{axis}={index}" for axis, index in self.fixed)
+        """Which part of a mesh it is, as text: `pp=0`, or `tp=0+2`; "" for all of one."""
+        return ", ".join(f"{axis}={index_text(index)}" for axis, index in self.fixed)
 
     def coordinates(self, position: int) -> dict[str, int]:
         """Returns the coordinates of the process at a row-major position, fixed axes included."""
-        coords = dict(self.fixed)
-        for name, size in zip(reversed(self.dim_names), reversed(self.shape), strict=True):
-            position, coords[name] = divmod(position, size)
+        coords: dict[str, int] = {}
+        for axis, choices in reversed(_choices(self).items()):
+            position, at = divmod(position, len(choices))
+            coords[axis] = choices[at]
         return coords
 
     def __getitem__(self, key: int | str | tuple[str, int]) -> ProcessMesh:
@@ -186,14 +190,24 @@ class ProcessMesh:
         at = self.axis_index(axis)
         if not -self.shape[at] <= index < self.shape[at]:
             raise AnnotationError(f"index {index} is outside axis {self.dim_names[at]!r} of {self}")
-        return _slice(self, at, index % self.shape[at])
+        return _part(self, at, index % self.shape[at])
 
-    def at(self, fixed: Iterable[tuple[str, int]]) -> ProcessMesh:
-        """Returns the slice at these coordinates; in whichever order they come, the same one."""
+    def box(self, axis: str, indices: Iterable[int]) -> ProcessMesh:
+        """Returns the part at some indices of an axis; at all of them, the mesh itself."""
+        own = tuple(sorted(set(indices)))
+        if len(own) == 1:
+            return self[axis, own[0]]
+        at = self.axis_index(axis)
+        if not own or own[0] < 0 or own[-1] >= self.shape[at]:
+            raise AnnotationError(f"indices {list(own)} are not of axis {axis!r} of {self}")
+        return self if len(own) == self.shape[at] else _part(self, at, own)
+
+    def at(self, fixed: Iterable[tuple[str, Index]]) -> ProcessMesh:
+        """Returns the part at these coordinates; in whichever order they come, the same one."""
         sub, indices = self, dict(fixed)
         for axis in self.dim_names:
             if axis in indices:
-                sub = sub[axis, indices[axis]]
+                sub = sub.box(axis, indices_of(indices[axis]))
         return sub
 
     def slice_of(self, part: ProcessMesh) -> ProcessMesh | None:
@@ -204,17 +218,16 @@ class ProcessMesh:
         """
         if part.root == self and len(part.fixed) + part.ndim == self.ndim:
             return self.at(part.fixed)
-        sub = self.slice_with(part.process_ids)
+        sub = self.box_with(part.process_ids)
         return sub if sub is not None and sub.shape == part.shape else None
 
-    def slice_with(self, ids: Sequence[int]) -> ProcessMesh | None:
-        """Returns the slice of this mesh that has these processes, in order; None if none has."""
+    def box_with(self, ids: Sequence[int]) -> ProcessMesh | None:
+        """Returns the box of this mesh that has these processes, in order; None if none has."""
         position = {process: at for at, process in enumerate(self._ids)}
         if not set(ids) <= position.keys():
             return None
         found = [self.coordinates(position[process]) for process in ids]
-        shared = set(found[0].items()).intersection(*(each.items() for each in found))
-        sub = self.at(item for item in shared if item[0] in self.dim_names)
+        sub = self.at((axis, tuple({each[axis] for each in found})) for axis in self.dim_names)
         return sub if sub.process_ids == tuple(ids) else None
 
     def slices(self) -> Iterator[ProcessMesh]:
@@ -253,15 +266,37 @@ class ProcessMesh:
 
 
 @lru_cache(maxsize=1024)
-def _slice(mesh: ProcessMesh, at: int, index: int) -> ProcessMesh:
+def _part(mesh: ProcessMesh, at: int, index: Index) -> ProcessMesh:
     """Returns the sub-mesh at an index of an axis given by position; the same one every time."""
-    inner = math.prod(mesh.shape[at + 1 :])
-    ids = [p for i, p in enumerate(mesh.ids) if i // inner % mesh.shape[at] == index]
     sub = ProcessMesh.__new__(ProcessMesh)
     shape = mesh.shape[:at] + mesh.shape[at + 1 :]
     names = mesh.dim_names[:at] + mesh.dim_names[at + 1 :]
-    sub._set(shape, _compact(ids), names, mesh, (*mesh.fixed, (mesh.dim_names[at], index)))
+    fixed = (*mesh.fixed, (mesh.dim_names[at], index))
+    base = _base(mesh)
+    positions = [0]
+    for axis, choices in _choices(mesh, dict(fixed)).items():
+        size = base.axis_size(axis)
+        positions = [position * size + choice for position in positions for choice in choices]
+    sub._set(shape, compact([base.ids[position] for position in positions]), names, mesh, fixed)
     return sub
+
+
+def _base(mesh: ProcessMesh) -> ProcessMesh:
+    """Returns the mesh of which another one is a part at some coordinates."""
+    while mesh.fixed and mesh.parent is not None:
+        mesh = mesh.parent
+    return mesh
+
+
+def _choices(
+    mesh: ProcessMesh, fixed: Mapping[str, Index] | None = None
+) -> dict[str, Sequence[int]]:
+    """Returns at which indices of each axis of its base a mesh is."""
+    where, base = dict(mesh.fixed) if fixed is None else fixed, _base(mesh)
+    return {
+        axis: indices_of(where[axis]) if axis in where else range(base.axis_size(axis))
+        for axis in base.dim_names
+    }
 
 
 def _default_names(ndim: int) -> tuple[str, ...]:
@@ -277,25 +312,3 @@ def _check_names(names: tuple[str, ...], shape: tuple[int, ...]) -> None:
         raise AnnotationError(
             f"mesh axis names must be identifiers, and not {', '.join(RESERVED)}: {bad}"
         )
-
-
-def _compact(ids: Sequence[int]) -> range | tuple[int, ...]:
-    run = range(ids[0], ids[0] + len(ids))
-    return run if all(a == b for a, b in zip(run, ids, strict=True)) else tuple(ids)
-
-
-def _flatten(mesh: Any) -> tuple[tuple[int, ...], list[int]]:
-    nested = mesh.tolist() if hasattr(mesh, "tolist") else mesh
-    shape: list[int] = []
-    level: list[Any] = [nested]
-    while isinstance(level[0], (list, tuple)):
-        lengths = {len(row) if isinstance(row, (list, tuple)) else -1 for row in level}
-        if len(lengths) != 1 or 0 in lengths:
-            raise AnnotationError("mesh must be a rectangular, non-empty array of process ids")
-        shape.append(lengths.pop())
-        level = [item for row in level for item in row]
-    if not shape or not all(type(item) is int and item >= 0 for item in level):
-        raise AnnotationError("mesh must be a nested list or array of process ids >= 0")
-    if len(set(level)) != len(level):
-        raise AnnotationError("mesh names a process more than once")
-    return tuple(shape), level

@@ -17,11 +17,9 @@ from itertools import product
 
 from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
+from autopar.ir.fixed import Fixed, holds, in_order, indices_of
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
-
-Fixed = tuple[tuple[str, int], ...]
-"""The axes at which a slice is fixed, with their indices."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def programs_of(program: Program) -> Parts:
     """Returns the programs of the ranks, from one whose ops name their slices."""
     mesh, main = program.mesh, program.main
     assert mesh is not None
-    slices = tuple(dict.fromkeys(sorted(_slices(main))))
+    slices = tuple(dict.fromkeys(sorted(_slices(main), key=in_order)))
     numbers: dict[frozenset[Fixed], int] = {}
     programs: list[Program] = []
     firsts: list[Mapping[str, int]] = []
@@ -124,7 +122,7 @@ def _kinds_of_ranks(mesh: ProcessMesh, slices: Iterable[Fixed]) -> Iterator[dict
     """
     named: dict[str, set[int]] = {axis: set() for axis in mesh.dim_names}
     for axis, index in (pair for fixed in slices for pair in fixed):
-        named[axis].add(index)
+        named[axis].update(indices_of(index))
     choices = []
     for axis, indices in named.items():
         other = next((index for index in range(mesh.axis_size(axis)) if index not in indices), None)
@@ -135,9 +133,7 @@ def _kinds_of_ranks(mesh: ProcessMesh, slices: Iterable[Fixed]) -> Iterator[dict
 
 def _slices_at(slices: Iterable[Fixed], coords: Mapping[str, int]) -> frozenset[Fixed]:
     """Returns the slices that a rank is on."""
-    return frozenset(
-        fixed for fixed in slices if all(coords[axis] == index for axis, index in fixed)
-    )
+    return frozenset(fixed for fixed in slices if holds(fixed, coords))
 
 
 def _part(function: Function, here: frozenset[Fixed]) -> Function:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from autopar.base.errors import VerificationError
 from autopar.ir.dims import local_extent
 from autopar.ir.expr.expression import Coord, IntExpr, maximum, minimum
+from autopar.ir.fixed import indices_of
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import BoxDim, Port, Signature, Value
@@ -35,12 +36,15 @@ def box_of(layout: Layout) -> Box:
 
 
 def is_in(mesh: ProcessMesh) -> IntExpr:
-    """Returns 1 on the processes of a slice, and 0 elsewhere."""
+    """Returns 1 on the processes of a part of the mesh, and 0 elsewhere."""
     inside: IntExpr = 1
-    for axis, index in mesh.fixed:
+    for axis, where in mesh.fixed:
         if mesh.root.axis_size(axis) > 1:
-            near = minimum(Coord(axis) + (1 - index), Coord(axis) * -1 + (index + 1))
-            inside = inside * maximum(0, near)
+            at: IntExpr = 0
+            for index in indices_of(where):
+                near = minimum(Coord(axis) + (1 - index), Coord(axis) * -1 + (index + 1))
+                at = at + maximum(0, near)
+            inside = inside * at
     return inside
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from autopar.base.errors import VerificationError
 from autopar.cost.reshard.permutation import permutation
@@ -36,6 +37,7 @@ from autopar.ir.dims import (
 )
 from autopar.ir.expr.expression import IntExpr, exact_quotient, minimum, prod
 from autopar.ir.expr.facts import can_exceed
+from autopar.ir.fixed import indices_of
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg
@@ -245,10 +247,13 @@ def _send(layout: Layout, move: Move) -> Iterator[LocalStep]:
     """Yields the move to the same coordinates on another slice: a group of two for each process.
 
     The first member is who sends. So there and back are two groups, which needn't wait for one
-    another.
+    another. On a box there are several who receive it.
     """
-    here, there = dict(layout.mesh.fixed), dict(move.layout.mesh.fixed)
-    among = tuple(tuple(slice_[axis] for axis in move.axes) for slice_ in (here, there))
+    here, there = (
+        [*product(*(indices_of(fixed[axis]) for axis in move.axes))]
+        for fixed in (dict(layout.mesh.fixed), dict(move.layout.mesh.fixed))
+    )
+    among = (*here, *(coords for coords in there if coords not in here))
     args: tuple[tuple[str, Arg], ...] = (("source", 0), ("axes", move.axes))
     yield LocalStep(BROADCAST, (*args, ("among", among)), move.layout)
 
@@ -257,7 +262,8 @@ def _spread(layout: Layout, move: Move) -> Iterator[LocalStep]:
     """Yields the move from one index of the axes to all."""
     source, here = 0, dict(layout.mesh.fixed)
     for axis in move.axes:
-        source = source * move.layout.mesh.axis_size(axis) + here[axis]
+        (index,) = indices_of(here[axis])
+        source = source * move.layout.mesh.axis_size(axis) + index
     args: tuple[tuple[str, Arg], ...] = (("source", source), ("axes", move.axes))
     yield LocalStep(BROADCAST, args, move.layout)
 

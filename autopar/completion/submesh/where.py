@@ -15,7 +15,9 @@ computed from it follows:
 * What follows from no mark is on the whole mesh, and so are the outputs of the program.
 
 A place is the set of axes that are fixed at an index; the whole mesh is the empty one. So the
-smallest slice that holds two others is what the sets have in common.
+smallest slice that holds two others is what the sets have in common. A mask may send a tensor to a
+box, where an axis is fixed at several indices; such an axis is open in what holds a box and a slice
+that differ along it.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from autopar.ir.fixed import Index
 from autopar.ir.layout import Layout
 from autopar.ir.program import STORED_ROLES, Function, Op, Program
 
-Place = frozenset[tuple[str, int]]
-"""The fixed axes of a slice, with their indices."""
+Place = frozenset[tuple[str, Index]]
+"""The fixed axes of a part of the mesh, with where along them it is."""
 
 WHOLE: Place = frozenset()
 

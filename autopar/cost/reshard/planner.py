@@ -22,6 +22,7 @@ from autopar.cost.reshard.path import PathSearch
 from autopar.cost.reshard.reshards import Move, Reshard
 from autopar.ir.dims import block_size
 from autopar.ir.expr.expression import planned, prod
+from autopar.ir.fixed import Index, indices_of
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 
@@ -235,11 +236,11 @@ _IDENTITY = Reshard((), 0.0, 0)
 def moves_between(
     model: CommunicationModel, layout: Layout, mesh: ProcessMesh, itemsize: int
 ) -> Iterator[Move]:
-    """Yields the moves from one slice of a mesh to another.
+    """Yields the moves from one slice or box of a mesh to another.
 
-    First the processes that lie in the other slice, as far as it crosses this one; from there to
-    the same coordinates on the other; then along the axes that are free only there. So processes
-    of neither slice have nothing to do with it.
+    First the processes that lie in the other part, as far as it crosses this one, one copy of them
+    where not all of the other does; from there to the same coordinates on the other; then along the
+    axes that are free only there. So processes of neither part have nothing to do with it.
 
     Args:
         model: Predicts seconds.
@@ -249,17 +250,36 @@ def moves_between(
     """
     root, here, there = mesh.root, dict(layout.mesh.fixed), dict(mesh.fixed)
     nbytes = _largest_piece(layout) * itemsize
-    crossing = layout.onto(root.at({**there, **here}.items()))
+    from_ = {axis: _leaves_from(index, there.get(axis)) for axis, index in here.items()}
+    crossing = layout.onto(root.at({**there, **from_}.items()))
     if crossing.mesh != layout.mesh:
         yield Move("restrict", (), crossing)
-    axes = tuple(a for a in root.dim_names if a in here and there.get(a, here[a]) != here[a])
+    axes = tuple(a for a in root.dim_names if a in here and there.get(a, from_[a]) != from_[a])
     if axes:
-        sent = layout.onto(root.at({**here, **there}.items()))
-        yield Move("send", axes, sent, seconds=model.point_to_point(nbytes, axes), bytes=nbytes)
+        sent = layout.onto(root.at({**from_, **there}.items()))
+        is_alone = all(isinstance(there[axis], int) for axis in axes)
+        seconds = (model.point_to_point if is_alone else model.broadcast)(nbytes, axes)
+        yield Move("send", axes, sent, seconds=seconds, bytes=nbytes)
     axes = tuple(a for a in mesh.dim_names if a in here)
     if axes:
         seconds = model.broadcast(nbytes, axes)
         yield Move("spread", axes, layout.onto(mesh), seconds=seconds, bytes=nbytes)
+
+
+def _leaves_from(index: Index, wanted: Index | None) -> Index:
+    """Returns from where along an axis something leaves for a part of the mesh.
+
+    Args:
+        index: Where it is.
+        wanted: Where it is to be; None for everywhere.
+    """
+    held = indices_of(index)
+    if wanted is None:
+        return held[0]
+    shared = [each for each in indices_of(wanted) if each in held]
+    if len(shared) == len(indices_of(wanted)):
+        return wanted
+    return shared[0] if shared else held[0]
 
 
 def _largest_piece(layout: Layout) -> int:

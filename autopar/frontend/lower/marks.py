@@ -269,10 +269,10 @@ def _resolved(mark: Mark, shape: Shape, mesh: ProcessMesh) -> Pinned:
     try:
         place = f"{mark.place} (gradient)" if mark.is_gradient else mark.place
         mask = mark.masked(home)
-        held_by = None if mask is None else home.slice_with(mask)
+        held_by = None if mask is None else home.box_with(mask)
         if held_by is None:
             return Pinned(place, mark.layout(shape, home), mask, mark.offload)
-        # All of it is on a slice, or the mask says nothing.
+        # All of it is on a box, or the mask says nothing.
         layout = None if held_by == home else Layout.replicated(held_by, shape)
         return Pinned(place, layout, None, mark.offload)
     except AnnotationError as error:

@@ -27,7 +27,7 @@ from autopar.ir.serde.read import program_from_proto
 from autopar.ir.serde.tables import Corrupt
 from autopar.ir.serde.write import write_program
 
-FORMAT_VERSION = 11
+FORMAT_VERSION = 12
 """The newest version of the format that this code understands."""
 
 WRITTEN_VERSION = 8
@@ -50,6 +50,9 @@ STEPS_VERSION = 10
 
 RELATIONS_VERSION = 11
 """The oldest version whose readers check relations between open sizes."""
+
+BOXES_VERSION = 12
+"""The oldest version whose readers understand parts of a mesh at several indices of an axis."""
 
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
@@ -84,6 +87,8 @@ def program_to_bytes(program: Program) -> bytes:
             needed = STEPS_VERSION if has_steps else SIZES_VERSION
             needed = RELATIONS_VERSION if program.relations else needed
             file.format_version = file.minimum_reader_version = needed
+        if any(mesh.slice.others for mesh in file.program.meshes):
+            file.format_version = file.minimum_reader_version = BOXES_VERSION
 
     return _to_bytes(write, what, oldest)
 

@@ -129,7 +129,8 @@ class _ProgramReader:
             if form == "array":
                 return self._array(message.array, parent)
             if form == "slice" and parent is not None:
-                return parent[self._text(message.slice.axis), message.slice.index]
+                indices = message.slice.index, *message.slice.others
+                return parent.box(self._text(message.slice.axis), indices)
         except AnnotationError as error:
             raise Corrupt(str(error)) from error
         raise Corrupt("a mesh is neither an array of processes nor a slice of another mesh")

@@ -11,6 +11,7 @@ from autopar.ir import program_pb2 as pb
 from autopar.ir.dims import DimLayout
 from autopar.ir.expr.expression import Binary, Coord, Expr, IntExpr, Size
 from autopar.ir.expr.relation import Relation
+from autopar.ir.fixed import indices_of
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
@@ -173,8 +174,10 @@ class _ProgramWriter:
         parent = self._meshes.number(mesh.parent)
         message = self._message.meshes.add(parent=parent)
         if mesh.fixed:
-            axis, message.slice.index = mesh.fixed[-1]
+            axis, index = mesh.fixed[-1]
             message.slice.axis = self._string(axis)
+            message.slice.index, *others = indices_of(index)
+            message.slice.others.extend(others)
             return
         message.array.shape.extend(mesh.shape)
         message.array.dim_names.extend(self._string(name) for name in mesh.dim_names)

@@ -46,7 +46,7 @@ class PartsParser(LayoutParser):
         self.header = header
 
     def mesh_ref(self) -> ProcessMesh:
-        """Reads `mesh`, `@m1`, or a slice, `mesh[pp=0]`."""
+        """Reads `mesh`, `@m1`, or a part, `mesh[pp=0]`, `mesh[tp=0+2]`."""
         cursor, start = self._cursor, self._cursor.at
         if cursor.sign("@"):
             name = cursor.identifier("the name of a mesh")
@@ -61,10 +61,12 @@ class PartsParser(LayoutParser):
         while cursor.sign("["):
             axis = cursor.identifier("a mesh axis")
             cursor.expect("=")
-            index = cursor.integer()
+            indices = [cursor.integer()]
+            while cursor.sign("+"):
+                indices.append(cursor.integer())
             cursor.expect("]")
             try:
-                found = found[axis, index]
+                found = found.box(axis, indices)
             except AnnotationError as error:
                 cursor.fail(str(error), start)
         return found

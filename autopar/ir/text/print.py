@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment
+from autopar.ir.fixed import index_text
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import LEVELS, Example, Function, Op, Port, Program, Signature, Value
 from autopar.ir.serde.write import functions_in_order, values_in_order
@@ -186,7 +187,7 @@ def _mesh_lines(mesh: ProcessMesh, context: Context, told: set[ProcessMesh]) -> 
     if mesh.fixed and mesh.parent is not None:
         if mesh == context.mesh:
             axis, index = mesh.fixed[-1]
-            yield f"mesh {mesh_ref(mesh.parent, context)}[{axis}={index}]"
+            yield f"mesh {mesh_ref(mesh.parent, context)}[{axis}={index_text(index)}]"
         return
     axes = ", ".join(f"{axis}={size}" for axis, size in mesh.axis_sizes().items())
     ids = "" if mesh.ids == range(mesh.size) else f" ids [{integers(mesh.ids)}]"

@@ -9,6 +9,7 @@ from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import UNBOUNDED, Binary, Expr, Size, axes_of
 from autopar.ir.expr.relation import Relation
+from autopar.ir.fixed import index_text
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, BoxDim, DType, Op, OpDist, Part, Port, Ref, Value
@@ -58,12 +59,12 @@ def relation_line(relation: Relation, context: Context) -> str:
 
 
 def mesh_ref(mesh: ProcessMesh, context: Context) -> str:
-    """Returns a reference to a mesh: `mesh`, `@m1`, or a slice of one, `mesh[pp=0]`."""
+    """Returns a reference to a mesh: `mesh`, `@m1`, or a part of one, `mesh[pp=0]`."""
     if mesh == context.mesh:
         return "mesh"
     if mesh.fixed and mesh.parent is not None:
         axis, index = mesh.fixed[-1]
-        return f"{mesh_ref(mesh.parent, context)}[{axis}={index}]"
+        return f"{mesh_ref(mesh.parent, context)}[{axis}={index_text(index)}]"
     return f"@{context.meshes.get(mesh, '?')}"
 
 

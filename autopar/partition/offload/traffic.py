@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from autopar.cost import Cluster
-from autopar.ir.parts import Fixed
+from autopar.ir.fixed import Fixed
 from autopar.ir.program import Program
 from autopar.partition.offload.places import Placed, placed
 from autopar.partition.offload.uses import Segment, segments, uses_of, value_bytes

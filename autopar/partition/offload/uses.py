@@ -15,8 +15,8 @@ from itertools import groupby
 from autopar.cost.reshard.buckets import BUCKET_BYTES
 from autopar.ir.collectives import is_collective
 from autopar.ir.expr.expression import planned, prod
+from autopar.ir.fixed import Fixed, Index, indices_of
 from autopar.ir.memory.kernels import may_alias
-from autopar.ir.parts import Fixed
 from autopar.ir.program import Function, Op, Program, Value
 
 UPDATE = "update"
@@ -73,13 +73,18 @@ def segments(function: Function, fixed: Fixed = ()) -> Iterator[Segment]:
         yield [at for at, _ in ops]
 
 
-def _is_run(function: Function, op: Op, fixed: Mapping[str, int]) -> bool:
+def _is_run(function: Function, op: Op, fixed: Mapping[str, Index]) -> bool:
     """Whether ranks on a slice run an op, or bring something to it."""
     ends = [op.dist, *([function.values[op.operands[0]].dist] if is_collective(op.kind) else [])]
     return not fixed or any(
-        dist is None or all(fixed.get(axis, at) == at for axis, at in dist.mesh.fixed)
+        dist is None or all(_may_be(fixed.get(axis, at), at) for axis, at in dist.mesh.fixed)
         for dist in ends
     )
+
+
+def _may_be(index: Index, other: Index) -> bool:
+    """Whether a process may be at both of two places along an axis."""
+    return not set(indices_of(index)).isdisjoint(indices_of(other))
 
 
 def uses_of(program: Program, names: Collection[str], segment: Segment) -> list[Use]:

@@ -127,7 +127,8 @@ class _Tasks:
                 awaited.update(op.operands)
 
     def _process(self, op: Op) -> int | None:
-        return None if op.dist is None else dict(op.dist.mesh.fixed).get(self._axis)
+        index = None if op.dist is None else dict(op.dist.mesh.fixed).get(self._axis)
+        return index if isinstance(index, int) else None
 
     def _sent(self, op: Op) -> Task | None:
         """Returns the task whose result an op sends elsewhere; None if it doesn't."""
