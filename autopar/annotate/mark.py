@@ -116,10 +116,11 @@ def shard_mask(x: torch.Tensor, mask: Any) -> torch.Tensor:
 
         x = shard_mask(x, [[1, 1, 1], [0, 0, 0]])
 
-    The processes are a slice of the mesh: of each axis all indices, or one. They hold all of the
-    tensor, what follows from it runs there, and other processes don't hold it; as with a mark on
-    the slice, `shard(x, mesh["dp", 0], [-1, -1])`. Compiling refuses other masks, and names the
-    line and the nearest slice.
+    The processes are a box of the mesh: of each axis a set of indices. They hold all of the tensor,
+    what follows from it runs there, and other processes don't hold it; as with a mark on a slice,
+    `shard(x, mesh["dp", 0], [-1, -1])`. Nothing is split along an axis of which there are some
+    indices only: all of them compute the same. Compiling refuses other masks, and names the line
+    and the nearest box.
 
     Args:
         x: The tensor. Its value is unchanged.

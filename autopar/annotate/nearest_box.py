@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import combinations, product
 
 import numpy as np
@@ -21,7 +21,8 @@ def nearest_box(mesh: ProcessMesh, mask: Collection[int]) -> ProcessMesh:
 
     Every box is a set of indices of each axis. With those of all axes but the longest given, each
     index of this one is in the best box or not by itself. On meshes so large that there are too
-    many sets, only those of all indices or of one are looked at, so a nearer box may exist.
+    many sets, only those of all indices or of one are looked at, with any of one axis; so a nearer
+    box may exist.
 
     Args:
         mesh: The mesh.
@@ -30,18 +31,17 @@ def nearest_box(mesh: ProcessMesh, mask: Collection[int]) -> ProcessMesh:
     held = set(mask)
     bits = np.array([process in held for process in mesh.ids], np.int64).reshape(mesh.shape)
     longest = int(np.argmax(mesh.shape))
-    others = [size for at, size in enumerate(mesh.shape) if at != longest]
-    gains = 2 * np.moveaxis(bits, longest, -1) - 1
-    ways = [_along(gains, [list(sets) for sets in each]) for each in _sets(others)]
+    is_small = sum(mesh.shape) - mesh.shape[longest] < _MOST_WAYS.bit_length()
+    subsets = _subsets if is_small else _slices
+    ways = []
+    for open_ in [longest] if is_small else range(mesh.ndim):
+        gains = 2 * np.moveaxis(bits, open_, -1) - 1
+        for sets in product(*map(subsets, gains.shape[:-1])):
+            gain, chosen = _along(gains, [list(each) for each in sets])
+            chosen.insert(open_, chosen.pop())
+            ways.append((gain, chosen))
     _, chosen = max(ways, key=lambda way: way[0])
-    chosen.insert(longest, chosen.pop())
     return mesh.at((axis, tuple(at)) for axis, at in zip(mesh.dim_names, chosen, strict=True))
-
-
-def _sets(sizes: Sequence[int]) -> Iterator[tuple[Sequence[int], ...]]:
-    """Yields a set of indices of each axis, in all ways, or in those that are slices."""
-    few = sum(sizes) <= _MOST_WAYS.bit_length() - 1
-    yield from product(*(_subsets(size) if few else _slices(size) for size in sizes))
 
 
 def _subsets(size: int) -> list[Sequence[int]]:

@@ -34,7 +34,7 @@ class Mark:
             or name, or several. None if nothing is said about it.
         partial: Mesh axes over which the tensor stays pending a reduction, with the monoid.
         mask: Per process of the mesh, in row-major order, whether it holds the tensor, and the
-            shape in which that was said. None for all. Compiling refuses what is no slice.
+            shape in which that was said. None for all. Compiling refuses what is no box.
         offload: The memory that holds the tensor between uses; "" for the device's own. Compiling
             refuses others than the host's, and any of what is no activation and no parameter.
         place: Where the user wrote it, as `model.py:12`; "" if the graph knows better.

@@ -332,7 +332,7 @@ def test_what_is_not_carried_out_yet_is_refused_at_the_users_line() -> None:
         "the program asks for what isn't carried out yet; remove:",
         f"  - {__file__}:{first + 3}: offload of %mul to disk",
         f"  - {__file__}:{first + 8}: shard_mask, by which not all processes hold %tanh; or take"
-        " the nearest one that is a slice of the mesh, [[1, 0], [1, 0]] (tp=0)",
+        " the nearest one that is a box of the mesh, [[1, 0], [1, 0]] (tp=0)",
         f"  - {__file__}:{first + 2}: forward: pipeline_stage(1){MORE}",
         # Torch notes where a decorated function is called.
         f"  - {__file__}:{first + 4}: forward: pipeline_stage(2){MORE}",
