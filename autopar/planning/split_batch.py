@@ -18,7 +18,7 @@ from autopar.completion.presets.batch import batch_inputs, single_inputs
 from autopar.completion.problem.problem import Problem
 from autopar.cost import Cluster
 from autopar.ir.dims import SubDim, block_size, dim_size
-from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.expression import IntExpr, planned
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Program, Value
@@ -66,7 +66,8 @@ def _needed(program: Program, microbatches: int) -> int:
     """Returns how many microbatches have something of a batch.
 
     Raises:
-        InvalidInputError: If nothing of the program is a batch.
+        InvalidInputError: If nothing of the program is a batch, or an open one isn't planned for as
+            many rows.
     """
     (way, *_) = _problem(program, microbatches).ways
     batches = batch_inputs(way.graph)
@@ -74,6 +75,13 @@ def _needed(program: Program, microbatches: int) -> int:
         single = single_inputs(way.graph)
         why = f"{', '.join(single)}: {SINGLE}" if single else NO_BATCH
         raise InvalidInputError(f"microbatches={microbatches}: {why}; or leave microbatches out")
+    for value, stretch in batches.items():
+        if not isinstance(stretch.size, int) and planned(stretch.size) < microbatches:
+            rows = planned(stretch.size)
+            raise InvalidInputError(
+                f"microbatches={microbatches}: {way.graph.values[value].name} is planned for {rows}"
+                " rows, which are fewer; give fewer microbatches, or plan for more rows"
+            )
     return max(_count(stretch.size, microbatches) for stretch in batches.values())
 
 

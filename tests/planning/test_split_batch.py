@@ -187,3 +187,8 @@ def test_without_a_batch_it_is_refused() -> None:
         autopar.compile(Table(), (torch.randn(1, 4),), mesh="1", microbatches=2)
     with pytest.raises(InvalidInputError, match="no input has a first dimension that is kept"):
         autopar.compile(Table(), (torch.randn(6, 4),), mesh="1", microbatches=2)
+
+
+def test_more_microbatches_than_an_open_batch_is_planned_for_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="x is planned for 6 rows, which are fewer"):
+        compiled("rows", 6, dynamic={"x": {0: "b"}, "weight": {0: "b"}}, mesh="1", microbatches=99)
