@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 from autopar.base.arguments import NAMES, WHOLE, expect, one_of, shown
@@ -229,13 +228,6 @@ class ProcessMesh:
         found = [self.coordinates(position[process]) for process in ids]
         sub = self.at((axis, tuple({each[axis] for each in found})) for axis in self.dim_names)
         return sub if sub.process_ids == tuple(ids) else None
-
-    def slices(self) -> Iterator[ProcessMesh]:
-        """Yields all slices, the whole mesh first: of each axis all indices, or one."""
-        choices = ([None, *range(size)] for size in self.shape)
-        for indices in product(*choices):
-            pairs = zip(self.dim_names, indices, strict=True)
-            yield self.at((axis, index) for axis, index in pairs if index is not None)
 
     def __iter__(self) -> Iterator[ProcessMesh]:
         return (self[index] for index in range(self.shape[0]))

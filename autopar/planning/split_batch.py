@@ -76,8 +76,8 @@ def _needed(program: Program, microbatches: int) -> int:
         why = f"{', '.join(single)}: {SINGLE}" if single else NO_BATCH
         raise InvalidInputError(f"microbatches={microbatches}: {why}; or leave microbatches out")
     for value, stretch in batches.items():
-        if not isinstance(stretch.size, int) and planned(stretch.size) < microbatches:
-            rows = planned(stretch.size)
+        rows = planned(stretch.size)
+        if not isinstance(stretch.size, int) and rows < microbatches:
             raise InvalidInputError(
                 f"microbatches={microbatches}: {way.graph.values[value].name} is planned for {rows}"
                 " rows, which are fewer; give fewer microbatches, or plan for more rows"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
 T = TypeVar("T")
 
+
+STDERR = 2
+"""The file descriptor, whatever stands in the place of `sys.stderr`."""
 
 LONGEST = 300
 """Seconds until a child counts as dead: one that has corrupted its memory may wait for ever."""
@@ -48,7 +50,7 @@ def in_child(function: Callable[[], T]) -> T | None:
 
 def _report(function: Callable[[], T], there: Connection) -> None:
     # What the allocator says of memory that a kernel has corrupted.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
     try:
         there.send((function(), None))
     except MemoryError:

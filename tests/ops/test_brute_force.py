@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from tests.ops.brute_force import missing_strategies, valid_strategies
+from tests.ops.brute_force import _operand_placements, missing_strategies, valid_strategies
 from tests.ops.sample import Sample, f, i, s
 from tests.ops.validate import Finding, all_samples, validate
 
@@ -25,6 +25,14 @@ def test_the_splits_of_a_product_are_found() -> None:
     found = texts(s("mm", f(4, 6), f(6, 5)))
     splits = {"dim 0, whole -> dim 0", "whole, dim 1 -> dim 1", "dim 1, dim 0 -> sum"}
     assert found == splits | {"sum, whole -> sum", "whole, sum -> sum"}
+
+
+def test_of_many_operands_few_combinations_are_tried() -> None:
+    tried = list(_operand_placements([f(4, 3) for _ in range(22)]))
+    assert len(tried) < 500
+    for dim in (0, 1):
+        rest = (dim,) * 21
+        assert {(dim, *rest), (None, *rest), (dim, *(None,) * 21)} <= set(tried)
 
 
 def test_a_dimension_that_an_op_goes_along_is_not_split() -> None:

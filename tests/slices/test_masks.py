@@ -30,7 +30,8 @@ def is_box(mask: list[list[int]]) -> bool:
     return len({tuple(row) for row in mask if any(row)}) == 1
 
 
-SLICES = {tuple(each.process_ids) for each in MESH.slices()}
+PARTS = ((), *([(axis, at)] for axis, size in MESH.axis_sizes().items() for at in range(size)))
+SLICES = {tuple(MESH.at([*one, *other]).process_ids) for one in PARTS for other in PARTS}
 EXECUTED = [mask for mask in MASKS if is_box(mask)]
 REFUSED = [mask for mask in MASKS if not is_box(mask)]
 BOXES = {tuple(ids_of(mask)) for mask in EXECUTED}
