@@ -92,6 +92,11 @@ def cat(tensors: Iterable[str], dim: int) -> Emitted:
     return Emitted("aten.cat.default", (("tensors", tuple(map(Ref, tensors))), ("dim", dim)))
 
 
+def stack(tensors: Iterable[str]) -> Emitted:
+    """Tensors put together along a new first dimension; they are all its operands."""
+    return Emitted("aten.stack.default", (("tensors", tuple(map(Ref, tensors))),))
+
+
 _COMBINED = {
     "sum": "aten.add.Tensor",
     "prod": "aten.mul.Tensor",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
+from typing import NamedTuple
 
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.dims import DimLayout
@@ -171,6 +172,20 @@ class OpDist:
         return next((dim for factor, dim in self.factors if factor == name), None)
 
 
+class Lifetime(NamedTuple):
+    """What an op belongs to. What is gathered for one lifetime isn't kept for another.
+
+    Attributes:
+        phase: The phase of a step.
+        microbatch: The microbatch.
+        times: How often the op runs, see `Op.times`.
+    """
+
+    phase: str
+    microbatch: int = 0
+    times: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """An operation.
@@ -184,6 +199,7 @@ class Op:
         origin: Why it is computed like that.
         loc: The user's line or ONNX node.
         stage, microbatch, phase: Its place in a pipeline or training step.
+        times: How often it runs: once for each iteration, if it is in a loop (`ir.loops`).
         plan: Decisions about time and memory: what the user wants (see `ir.activations`), and of
             copies and transfers, `recompute` or `offload`, what they are of. Also what the op makes
             of no elements (see `ir.nothing`).
@@ -199,6 +215,12 @@ class Op:
     microbatch: int = 0
     phase: str = "forward"
     plan: tuple[tuple[str, str], ...] = ()
+    times: int = 1
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """The phase of a microbatch, or of a loop, to which it belongs."""
+        return Lifetime(self.phase, self.microbatch, self.times)
 
     @property
     def operands(self) -> tuple[str, ...]:

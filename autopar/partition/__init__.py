@@ -8,5 +8,6 @@ from autopar.partition.pipeline import Order
 from autopar.partition.prefetch import Prefetch
 from autopar.partition.recompute import Recompute
 from autopar.partition.spmd import Partition
+from autopar.partition.unroll_loops import UnrollLoops
 
-__all__ = ["Coalesce", "OffloadState", "Order", "Partition", "Prefetch", "Recompute"]
+__all__ = ["Coalesce", "OffloadState", "Order", "Partition", "Prefetch", "Recompute", "UnrollLoops"]

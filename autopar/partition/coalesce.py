@@ -241,7 +241,7 @@ class _Coalescing:
             for reader in self.readers.get(later.pop(), ()):
                 if reader.kind in VIEWS or self._is_reduction(reader):
                     later += reader.results
-                elif (reader.phase, reader.microbatch) == (made.phase, made.microbatch):
+                elif reader.lifetime == made.lifetime:
                     return "awaited"
         return DEFERRED[made.phase == "update"]
 

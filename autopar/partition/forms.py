@@ -18,10 +18,7 @@ from autopar.cost.windows import WindowWay
 from autopar.ir.dims import dim_axes
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.layout import Layout
-from autopar.ir.program import Op
-
-Lifetime = tuple[str, int]
-"""A phase of a microbatch. What was gathered in one isn't kept for another."""
+from autopar.ir.program import Lifetime
 
 Group = tuple[WindowWay, ...]
 """Windows through which a value is read, as the ways to make them."""
@@ -50,11 +47,6 @@ class Prices:
         if key not in self._windows:
             self._windows[key] = way.local_seconds(dtype, self._evaluator)
         return self._windows[key]
-
-
-def lifetime_of(op: Op) -> Lifetime:
-    """Returns the lifetime in which an op reads."""
-    return op.phase, op.microbatch
 
 
 @dataclass

@@ -85,8 +85,8 @@ def _earliest(function: Function) -> list[int]:
     earliest: list[int] = []
     begin, lifetime = 0, None
     for index, op in enumerate(function.ops):
-        if (op.phase, op.microbatch) != lifetime:
-            begin, lifetime = index, (op.phase, op.microbatch)
+        if op.lifetime != lifetime:
+            begin, lifetime = index, op.lifetime
         earliest.append(max((known.get(name, 0) for name in op.operands), default=begin))
         earliest[-1] = max(earliest[-1], begin)
         known.update(dict.fromkeys(op.results, index + 1))

@@ -17,10 +17,11 @@ from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.deferred_sums import awaited
 from autopar.cost.reshard.planner import ReshardError, ReshardPlanner
 from autopar.ir.layout import Layout, Origin
-from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.loops import behind
+from autopar.ir.program import Arg, Function, Lifetime, Op, OpDist, Program, Ref, Value
 from autopar.ir.text import print_op
 from autopar.partition.boxes import with_boxes
-from autopar.partition.forms import Forms, Group, Lifetime, Prices, lifetime_of
+from autopar.partition.forms import Forms, Group, Prices
 from autopar.partition.interface import Interface, Interfaces, is_distributed
 from autopar.partition.lower_reshard import LocalStep, lower_reshard
 
@@ -81,7 +82,7 @@ class _FunctionPartitioner:
         self._collect_needs(interfaces)
         for name in function.inputs:
             value = function.values[name]
-            self._add_form(value, self.stored[name], value.origin, ("", 0))
+            self._add_form(value, self.stored[name], value.origin, Lifetime(""))
         producers = function.producers()
         is_update = False
         for op, interface in zip(function.ops, interfaces, strict=True):
@@ -91,7 +92,7 @@ class _FunctionPartitioner:
             self._add_op(op, interface)
         outputs = []
         for name in function.outputs:
-            reader = producers.get(name) or _reader(function.values[name])
+            reader = behind(producers.get(name) or _reader(function.values[name]))
             outputs.append(self._demand(name, self.stored[name], reader))
         return replace(function, outputs=tuple(outputs), values=self.values, ops=tuple(self.ops))
 
@@ -103,7 +104,7 @@ class _FunctionPartitioner:
         for name in self.function.outputs:
             made = next(iter(self.forms[name].names), None)
             if made is not None and made.mesh != self.stored[name].mesh and name in producers:
-                self._demand(name, self.stored[name], producers[name])
+                self._demand(name, self.stored[name], behind(producers[name]))
 
     def _stored_layouts(self) -> dict[str, Layout]:
         """Returns the canonical layout of each value; equal ones are one object."""
@@ -130,7 +131,7 @@ class _FunctionPartitioner:
         values = self.function.values
         self.forms = {n: Forms(value.dtype, self.stored[n]) for n, value in values.items()}
         for op, interface in zip(self.function.ops, interfaces, strict=True):
-            lifetime = lifetime_of(op)
+            lifetime = op.lifetime
             for position, (name, layout) in enumerate(
                 zip(op.operands, interface.needs, strict=True)
             ):
@@ -140,8 +141,8 @@ class _FunctionPartitioner:
                     self.forms[name].need(layout, lifetime)
         producers = self.function.producers()
         for name in self.function.outputs:
-            reader = producers.get(name) or _reader(values[name])
-            self.forms[name].need(self.stored[name], lifetime_of(reader))
+            reader = behind(producers.get(name) or _reader(values[name]))
+            self.forms[name].need(self.stored[name], reader.lifetime)
 
     def _add_op(self, op: Op, interface: Interface) -> None:
         operands = [
@@ -152,13 +153,13 @@ class _FunctionPartitioner:
                 zip(op.operands, interface.needs, strict=True)
             )
         ]
-        results = []
+        results, owner = [], behind(op)
         for name, layout in zip(op.results, interface.gives, strict=True):
             value = self.function.values[name]
             origin = value.origin
             if layout != self.stored[name]:
                 origin = Origin("implied", f"produced by {op.kind}")
-            results.append(self._add_form(value, layout, origin, lifetime_of(op)))
+            results.append(self._add_form(value, layout, origin, owner.lifetime))
         local = op.with_operands(operands).with_args(interface.args)
         self.ops.append(
             replace(
@@ -169,9 +170,9 @@ class _FunctionPartitioner:
             )
         )
         for name, layout in zip(op.results, interface.gives, strict=True):
-            target = self._finished(name, layout, lifetime_of(op)) if layout.partial else None
+            target = self._finished(name, layout, owner.lifetime) if layout.partial else None
             if target is not None:
-                self._demand(name, target, op)
+                self._demand(name, target, owner)
 
     def _finished(self, name: str, made: Layout, now: Lifetime) -> Layout | None:
         """Returns the form to which a pending result is reduced at once, if it is for later phases.
@@ -187,7 +188,7 @@ class _FunctionPartitioner:
 
     def _demand(self, name: str, layout: Layout, reader: Op) -> str:
         """Returns the name of a form, made now if it isn't there yet."""
-        forms, lifetime = self.forms[name], lifetime_of(reader)
+        forms, lifetime = self.forms[name], reader.lifetime
         if layout not in forms.there(lifetime):
             try:
                 self._make(name, layout, reader)
@@ -198,7 +199,7 @@ class _FunctionPartitioner:
 
     def _demand_window(self, name: str, group: Group, reader: Op) -> str:
         """Returns the name of windows of a value, made now if they aren't there yet."""
-        forms, lifetime = self.forms[name], lifetime_of(reader)
+        forms, lifetime = self.forms[name], reader.lifetime
         known = forms.cut_in(group, lifetime)
         if known is None:
             way = forms.way(group, lifetime, self._prices(name))
@@ -222,7 +223,7 @@ class _FunctionPartitioner:
 
     def _make(self, name: str, layout: Layout, reader: Op) -> None:
         """Makes a form from another, which may have to be made before."""
-        forms, lifetime = self.forms[name], lifetime_of(reader)
+        forms, lifetime = self.forms[name], reader.lifetime
         prices = self._prices(name)
         source = forms.source(layout, lifetime, prices)
         if source not in forms.there(lifetime):
@@ -264,8 +265,7 @@ class _FunctionPartitioner:
                 origin=origin,
                 loc=reader.loc,
                 stage=reader.stage,
-                microbatch=reader.microbatch,
-                phase=reader.phase,
+                **reader.lifetime._asdict(),
             )
         )
 

@@ -9,10 +9,10 @@ from autopar.completion import Legalize
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.passes import Pass, with_options
 from autopar.ir.program import Program
-from autopar.partition import Coalesce, Order, Partition, Prefetch
+from autopar.partition import Coalesce, Order, Partition, Prefetch, UnrollLoops
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
 
-LOWERING: tuple[type[Pass], ...] = (Partition, Order, Coalesce, Prefetch)
+LOWERING: tuple[type[Pass], ...] = (Partition, UnrollLoops, Order, Coalesce, Prefetch)
 """The passes behind legalization, in their order. Their options are fields of `Lowering`."""
 
 Store = Callable[[Program], Program]

@@ -56,4 +56,4 @@ def is_move(op: Op, function: Function) -> bool:
 def _key(op: Op) -> object:
     # As text, because 1, 1.0 and True are equal keys but different arguments.
     args = tuple((name, arg if isinstance(arg, Ref) else repr(arg)) for name, arg in op.args)
-    return op.kind, args, op.stage, op.microbatch, op.phase
+    return op.kind, args, op.stage, op.lifetime

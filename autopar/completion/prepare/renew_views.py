@@ -9,21 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autopar.completion.prepare.common_subexpressions import is_move
-from autopar.ir.program import STORED_ROLES, Function, Op, Value
-
-Lifetime = tuple[str, int]
-"""Phase and microbatch."""
+from autopar.ir.program import STORED_ROLES, Function, Lifetime, Op, Value
 
 
 def renew_views(function: Function) -> Function:
     """Returns the function with views of what the program owns taken in every phase anew."""
-    if len({_lifetime(op) for op in function.ops}) < 2:
+    if len({op.lifetime for op in function.ops}) < 2:
         return function
     return _Renewal(function).renew()
-
-
-def _lifetime(op: Op) -> Lifetime:
-    return op.phase, op.microbatch
 
 
 @dataclass
@@ -41,7 +34,7 @@ class _Renewal:
 
     def renew(self) -> Function:
         for op in self.function.ops:
-            names = [self._at(name, _lifetime(op)) for name in op.operands]
+            names = [self._at(name, op.lifetime) for name in op.operands]
             self.ops.append(op.with_operands(names))
             if op.operands and self.owned.issuperset(op.operands):
                 self.owned.update(op.results)
@@ -52,15 +45,14 @@ class _Renewal:
     def _at(self, name: str, lifetime: Lifetime) -> str:
         """Returns the name of a value in a lifetime; takes the view again if it must."""
         view = self.views.get(name)
-        if view is None or _lifetime(view) == lifetime or self.values[name].dist is not None:
+        if view is None or view.lifetime == lifetime or self.values[name].dist is not None:
             return name
         if (name, lifetime) not in self.renewed:
-            phase, microbatch = lifetime
-            fresh = self._fresh(f"{name}.{phase}")
+            fresh = self._fresh(f"{name}.{lifetime.phase}")
             self.renewed[name, lifetime] = fresh
             self.values[fresh] = replace(self.values[name], name=fresh)
             again = view.with_operands([self._at(view.operands[0], lifetime)])
-            self.ops.append(replace(again, results=(fresh,), phase=phase, microbatch=microbatch))
+            self.ops.append(replace(again, results=(fresh,), **lifetime._asdict()))
         return self.renewed[name, lifetime]
 
     def _fresh(self, hint: str) -> str:

@@ -17,6 +17,7 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, bytes_of
 from autopar.cost.reshard.buckets import BUCKET_BYTES, Sum, bucket_seconds, sums_of
 from autopar.cost.reshard.deferred_sums import awaited
+from autopar.ir.loops import behind
 from autopar.ir.ops.shape.view import VIEWS
 
 Steps = tuple[tuple[Form, Form], ...]
@@ -183,10 +184,13 @@ class Buckets:
         made = graph.producer[value]
         assert made is not None
         group, dtype = graph.shared(DeferredSums).group[value], graph.values[value].dtype
-        return first.kind, first.axes, first.monoid, group, dtype, made[0].op.microbatch
+        lifetime = behind(made[0].op).lifetime
+        return first.kind, first.axes, first.monoid, group, dtype, lifetime[1:]
 
     def _saved_seconds(self, bucket: _Bucket) -> float:
         model, outputs = self.model, self.graph.outputs
+        made = self.graph.producer[bucket.members[0].value]
+        times = behind(made[0].op).times if made else 1
         sums = [each.moves[0] for each in bucket.members if each.moves[0] is not None]
         lane = sums[0].kind, sums[0].axes
         stored = sum(each.stored_bytes for each in sums)
@@ -196,7 +200,7 @@ class Buckets:
                 # The caller gets a copy, and not the bucket with it.
                 copied = model.local_copy((stored + each.stored_bytes) / 2)
                 seconds += model.cluster.launch_seconds + copied
-        return sum(each.seconds for each in sums) - seconds
+        return times * (sum(each.seconds for each in sums) - seconds)
 
     def _chains(self, pairs: Steps, itemsize: int, is_deferred: bool) -> tuple[Chain, ...]:
         """Returns the moves that follow one another: sums, and None for all others.

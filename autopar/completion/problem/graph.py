@@ -18,6 +18,7 @@ from autopar.completion.problem.space import Form, Space
 from autopar.completion.problem.splits import Key, Splits
 from autopar.ir.dims import DimLayout, dim_axes, normalize_dim
 from autopar.ir.layout import Origin
+from autopar.ir.loops import behind
 from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES, Op, OpDist, Value
 
@@ -104,7 +105,7 @@ class Graph:
         self.renewed = [pair for pair in self.aliases if self._are_alike(*pair)]
         self.kept: dict[int, frozenset[str]] = {}
         self.settled: dict[int, Splits] = {}
-        phases = dict.fromkeys((op.phase, op.microbatch) for op in ops)
+        phases = dict.fromkeys(each.lifetime for op in ops for each in (op, behind(op)))
         self.lifetimes = {lifetime: index for index, lifetime in enumerate(phases)}
         self.steady = [value.role in STORED_ROLES for value in self.values]
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
@@ -259,6 +260,11 @@ class Graph:
     def kinds_with_bodies(self) -> int:
         """How many different ops have bodies, which it takes long to complete."""
         return len({node.call for node in self.nodes if node.call.rule.bodies})
+
+    @cached_property
+    def times_read(self) -> list[int]:
+        """How often each value is brought to where it is read, at most."""
+        return [max((node.op.times for node, _ in uses), default=1) for uses in self.uses]
 
     @cached_property
     def itemsizes(self) -> list[int]:

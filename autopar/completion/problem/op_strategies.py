@@ -96,7 +96,7 @@ class Choice:
 
 
 class Call:
-    """What is known about ops with the same kind, arguments and types.
+    """What is known about ops with the same kind, arguments and types, which run as often.
 
     Args:
         calls: The table it is in.
@@ -113,7 +113,7 @@ class Call:
         self.has_rule = rule is not None
         self.rule = rule or _opaque(self.operands, self.results)
         self.itemsizes = tuple(DTYPE_BYTES[t.dtype] for t in (*self.operands, *self.results))
-        self.example = (op, values)
+        self.example, self.times = (op, values), op.times
         self._inner: dict[str, tuple[float, float]] = {}
         self._suggestions: dict[tuple[int, Form], Splits] = {}
         self._choices: dict[tuple[Splits, tuple[Pending, ...]], Choice | None] = {}
@@ -329,17 +329,17 @@ class Call:
             return self.calls.priced_body(self.calls, self, replace(dist, pending=()))
         count, cut = len(self.operands), self.rule.windows
         ways = [window_ways(self.rule, dist, position) if cut else () for position in range(count)]
-        own = self._own_seconds(dist, ways)
+        own = self.times * self._own_seconds(dist, ways)
         if not any(ways):
             return Priced(own, own)
         types = zip(ways, self.operands, strict=True)
         windows = [self.space.windows(each, t.dtype) if each else None for each, t in types]
-        fetched = sum(each.ways[0][1] for each in windows if each)
+        fetched = self.times * sum(each.ways[0][1] for each in windows if each)
         reads = {position: (each,) for position, each in enumerate(windows) if each}
         return Priced(own + fetched, own, reads=reads)
 
     def _own_seconds(self, dist: OpDist, ways: Sequence[tuple[WindowWay, ...]]) -> float:
-        """Returns the seconds of the computation alone, on the rank with the largest part.
+        """Returns the seconds of one computation alone, on the rank with the largest part.
 
         Args:
             dist: The choice, not of a body.
@@ -378,7 +378,7 @@ class Call:
         own = self.whole.own_seconds
         if not self.has_rule:
             return own
-        start = min(own, self.space.cluster.launch_seconds)
+        start = min(own, self.times * self.space.cluster.launch_seconds)
         ways = [(start, own - start), *(self._inner_seconds(b.name) for b in self.rule.bodies)]
         return min(
             fixed + rest / self.space.mesh.axes_size(self.space.axes) for fixed, rest in ways
@@ -405,7 +405,8 @@ class Call:
             nbytes = elements // split * min(self.itemsizes)
             rest = mesh.axes_size(tuple(axis for axis in axes if axis not in reduced))
             model = self.space.planner.model
-            least += model.all_gather(nbytes // rest, sorted(reduced, key=mesh.axis_index))
+            along = sorted(reduced, key=mesh.axis_index)
+            least += self.times * model.all_gather(nbytes // rest, along)
         return least
 
     def _inner_seconds(self, body: str) -> tuple[float, float]:
@@ -415,7 +416,8 @@ class Call:
             op, around = self.example
             ops, values = body_ops(self.rule, op, OpDist(self.space.mesh, body=body), around)
             whole = sum(self.calls.call_of(op, values).whole.seconds for op in ops)
-            starts = sum(op.kind not in FREE for op in ops) * self.space.cluster.launch_seconds
+            launched = self.times * sum(op.kind not in FREE for op in ops)
+            starts = launched * self.space.cluster.launch_seconds
             known = self._inner[body] = starts, whole - starts
         return known
 
@@ -451,7 +453,7 @@ class CallTable:
         types = tuple((values[name].shape, values[name].dtype) for name in op.operands)
         results = tuple((values[name].shape, values[name].dtype) for name in op.results)
         # As text, because 1, 1.0 and True are equal keys but different arguments.
-        key = (op.kind, repr(_without_names(op.args)), types, results)
+        key = (op.kind, repr(_without_names(op.args)), types, results, op.times)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Call(self, op, values)

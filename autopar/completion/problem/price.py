@@ -15,9 +15,11 @@ from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, Need, Windows
 from autopar.cost.reshard.making import Making
+from autopar.ir.loops import behind
+from autopar.ir.program import Lifetime
 
-Needs = tuple[tuple[Need, ...], ...]
-"""How a value is read in each phase of a microbatch that reads it."""
+Needs = tuple[tuple[int, tuple[Need, ...]], ...]
+"""How a value is read in each lifetime that reads it, and how often there is such a lifetime."""
 
 Way = tuple[float, Steps]
 """Seconds, and the reshards that take them."""
@@ -85,7 +87,7 @@ class Price:
         graph = self.graph
         producer = graph.producer[value]
         first = stored
-        needs: dict[tuple[str, int], dict[Need, None]] = {}
+        needs: dict[Lifetime, dict[Need, None]] = {}
         if producer is not None:
             node, position = producer
             first = choices[node.index].leaves(position)
@@ -95,11 +97,11 @@ class Price:
                     and first is not choices[node.index].produced[position]
                 ):
                     stored = self.space.complete(first)
-                needs[node.op.phase, node.op.microbatch] = {stored: None}
+                needs[behind(node.op).lifetime] = {stored: None}
             for need in choices[node.index].reads_again(position):
-                needs.setdefault((node.op.phase, node.op.microbatch), {})[need] = None
+                needs.setdefault(behind(node.op).lifetime, {})[need] = None
         for node, position in graph.uses[value]:
-            lifetime = node.op.phase, node.op.microbatch
+            lifetime = node.op.lifetime
             needs.setdefault(lifetime, {}).update(
                 dict.fromkeys(choices[node.index].reads(position))
             )
@@ -107,14 +109,14 @@ class Price:
         is_deferred = graph.shared(DeferredSums).group_of(value) is not None
         return self._through(
             first,
-            tuple(tuple(needs[lifetime]) for lifetime in ordered),
+            tuple((lifetime.times, tuple(needs[lifetime])) for lifetime in ordered),
             graph.itemsizes[value],
             is_deferred,
         )
 
     def _through(self, first: Form, needs: Needs, itemsize: int, is_deferred: bool) -> Way:
         """Returns how a value is brought from its first form to others, phase by phase."""
-        if all(form is first for forms in needs for form in forms):
+        if all(form is first for _, forms in needs for form in forms):
             return NOWHERE
         key = (first, needs, itemsize, is_deferred)
         found = self._known.get(key)
@@ -130,11 +132,11 @@ class Price:
         lasting, total = [first], 0.0
         steps: Steps = ()
         known: set[Windows] = set()
-        for phase in needs:
+        for times, phase in needs:
             forms = [need for need in phase if isinstance(need, Form)]
             windows = [need for need in phase if isinstance(need, Windows) and need not in known]
             made = making.made(lasting, forms, reduced, [each.ways for each in windows])
-            total, steps = total + made.seconds, steps + made.steps
+            total, steps = total + times * made.seconds, steps + made.steps
             lasting += [form for _, form in made.steps if not space.is_gathered(form, first)]
             known.update(each for each in windows if not space.is_gathered(each.blocks, first))
         return total, steps

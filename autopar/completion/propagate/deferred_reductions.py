@@ -182,6 +182,7 @@ class _Cut:
     ) -> None:
         """Adds the cost of bringing pieces into a form, which readers share."""
         seconds = self.graph.space.reshard_seconds(made, needed, self.graph.itemsizes[value])
+        seconds *= self.graph.times_read[value]
         # Even where nothing is to be moved, as for empty values, finishing takes an op.
         finishes = any((axis, self.monoid) not in needed.layout.partial for axis in self.axes)
         capacity = max(round(seconds / SECONDS_UNIT), int(finishes))

@@ -343,8 +343,7 @@ class _Around:
         A body is completed only if it and the reshards might take less, as completing takes long.
         """
         if choice.dist.body:
-            least = self.space.least_fan_out_seconds
-            around = sum(least(*reshard) for reshard in self._reshards(choice))
+            around = sum(map(self._least_seconds, self._reshards(choice)))
             if self.node.call.least_seconds(choice) + around >= limit:
                 return True
         return choice.seconds >= limit
@@ -355,19 +354,23 @@ class _Around:
         What is beyond a limit isn't planned, which takes time, and counts as infinite.
         """
         reshards = list(self._reshards(choice))
-        if limit < math.inf:
-            least = self.space.least_fan_out_seconds
-            if sum(least(*reshard) for reshard in reshards) >= limit:
-                return math.inf
+        if limit < math.inf and sum(map(self._least_seconds, reshards)) >= limit:
+            return math.inf
         total = 0.0
-        for reshard in reshards:
+        for source, targets, value in reshards:
             if total >= limit:
                 return math.inf
-            total += self.space.fan_out_seconds(*reshard)
+            seconds = self.space.fan_out_seconds(source, targets, self.itemsizes[value])
+            total += self.graph.times_read[value] * seconds
         return total
 
+    def _least_seconds(self, reshard: tuple[Form, list[Form], int]) -> float:
+        source, targets, value = reshard
+        seconds = self.space.least_fan_out_seconds(source, targets, self.itemsizes[value])
+        return self.graph.times_read[value] * seconds
+
     def _reshards(self, choice: Choice) -> Iterator[tuple[Form, list[Form], int]]:
-        """Yields the reshards next to the op: (from, to, bytes per element)."""
+        """Yields the reshards next to the op: (from, to, of which value)."""
         operands = self.node.operands
         for position, value, source, others in self.sources:
             if source is None:
@@ -377,17 +380,16 @@ class _Around:
             for again in range(position + 1, len(operands)):
                 if operands[again] == value:
                     demands[choice.consumed[again]] = None
-            yield source, list(demands), self.itemsizes[value]
+            yield source, list(demands), value
         for position, value, pin, wanted, out in self.targets:
-            size = self.itemsizes[value]
             made = self.graph.own(SharedReductions).priced(
                 self.choices, value, choice.produced[position]
             )
             kept = pin if pin is not None else self.space.complete(made) if out else made
             if kept is not made:
-                yield made, [kept], size
+                yield made, [kept], value
             if wanted:
-                yield kept, wanted, size
+                yield kept, wanted, value
 
     def suggested(self) -> list[tuple[Splits, int]]:
         """Returns the splits of factors that neighbours suggest, with the tensor's position."""
@@ -435,7 +437,8 @@ def value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
         made = graph.own(SharedReductions).priced(choices, value, made)
         total += graph.space.reshard_seconds(made, stored, size)
     demands = _demands(graph, choices, value)
-    return total + (graph.space.fan_out_seconds(stored, demands, size) if demands else 0.0)
+    total += graph.space.fan_out_seconds(stored, demands, size) if demands else 0.0
+    return graph.times_read[value] * total
 
 
 def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> float:
@@ -448,7 +451,8 @@ def _least_value_seconds(graph: Graph, choices: list[Choice], value: int) -> flo
     made = stored if producer is None else choices[producer[0].index].produced[producer[1]]
     made = graph.own(SharedReductions).priced(choices, value, made)
     demands = _demands(graph, choices, value)
-    return least(made, stored, size) + graph.space.least_fan_out_seconds(stored, demands, size)
+    seconds = least(made, stored, size) + graph.space.least_fan_out_seconds(stored, demands, size)
+    return graph.times_read[value] * seconds
 
 
 def _demands(graph: Graph, choices: list[Choice], value: int) -> list[Form]:

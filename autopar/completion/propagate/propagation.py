@@ -159,15 +159,17 @@ class Propagation:
         """Predicted seconds of a choice and of the reshards it implies along one axis."""
         only, itemsizes = self.space.only, self.graph.itemsizes
         total = choice.seconds
+        times = node.op.times
         for position, value in enumerate(node.operands):
             has, needs = only(self.forms[value], axis), only(choice.consumed[position], axis)
-            total += self.space.reshard_seconds(has, needs, itemsizes[value])
+            total += times * self.space.reshard_seconds(has, needs, itemsizes[value])
         for position, value in enumerate(node.results):
             makes = only(choice.produced[position], axis)
             wanted = only(self.forms[value], axis)
             if self.graph.pins[value] is None and axis not in wanted.splits.places:
                 wanted = self.space.complete(makes)
-            total += self.space.reshard_seconds(makes, wanted, itemsizes[value])
+            seconds = self.space.reshard_seconds(makes, wanted, itemsizes[value])
+            total += self.graph.times_read[value] * seconds
         return total
 
     def _take_over(self, value: int) -> tuple[Form, dict[str, int]] | None:
@@ -222,5 +224,6 @@ class Propagation:
                 continue
             made = producer is not None and producer[0].index == node
             pair = (known, candidate) if made else (candidate, known)
-            total += self.space.reshard_seconds(*pair, itemsize)
+            times = self.graph.nodes[node].op.times
+            total += times * self.space.reshard_seconds(*pair, itemsize)
         return total

@@ -29,7 +29,7 @@ def awaited(ops: Sequence[Op]) -> frozenset[str]:
                 if reader.kind in VIEWS:
                     is_read = reader.results[0] in read
                 else:
-                    is_read = (reader.phase, reader.microbatch) == (op.phase, op.microbatch)
+                    is_read = reader.lifetime == op.lifetime
                 if is_read:
                     read.add(name)
         for name in op.operands:

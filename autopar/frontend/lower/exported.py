@@ -12,7 +12,7 @@ from autopar.frontend.lower.open_sizes import OpenSizes
 from autopar.frontend.lower.source_line import source_line
 from autopar.ir.assumptions import Assumption
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Arg
+from autopar.ir.program import Arg, Lifetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Lowering:
         names: Names of values, by the node that computes them. Others get the node's name.
         locate: Where a node comes from; by default the line that torch noted.
         name: Name of the program.
-        when: Phase and microbatch of a node.
+        when: Phase and microbatch, or loop, of a node.
         mesh: The mesh that the program is compiled for, which marks that name none are on. If it
             isn't known, it is the marks'.
         sizes: The open sizes in shapes of the graph.
@@ -81,6 +81,6 @@ class Lowering:
     names: Mapping[fx.Node, str] = field(default_factory=dict)
     locate: Callable[[fx.Node], Loc] = source_line
     name: str = ""
-    when: Callable[[fx.Node], tuple[str, int]] = lambda node: ("forward", 0)
+    when: Callable[[fx.Node], Lifetime] = lambda node: Lifetime("forward")
     mesh: ProcessMesh | None = None
     sizes: OpenSizes = field(default_factory=OpenSizes)

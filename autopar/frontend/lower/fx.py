@@ -43,6 +43,7 @@ from autopar.ir.program import (
     Arg,
     DType,
     Function,
+    Lifetime,
     Op,
     Port,
     Program,
@@ -283,11 +284,10 @@ class _Lowerer:
         return name
 
     def _placed(self, node: fx.Node) -> Sequence[Op]:
-        phase, microbatch = self.lowering.when(node)
-        stage = stage_of(node)
+        place, stage = self.lowering.when(node), stage_of(node)
         ops = self._ops(node)
-        if (phase, microbatch, stage) != ("forward", 0, 0):
-            ops = [replace(op, phase=phase, microbatch=microbatch, stage=stage) for op in ops]
+        if place != Lifetime("forward") or stage:
+            ops = [replace(op, stage=stage, **place._asdict()) for op in ops]
         return [self.noted.op(node, op) for op in ops]
 
     def _ops(self, node: fx.Node) -> Sequence[Op]:

@@ -86,4 +86,4 @@ def _is_plain(kind: str) -> bool:
 
 def _key(op: Op) -> object:
     # As text, because 1, 1.0 and True are equal keys but different arguments.
-    return op.kind, repr(op.args), op.stage, op.microbatch, op.phase
+    return op.kind, repr(op.args), op.stage, op.lifetime

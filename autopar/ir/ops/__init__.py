@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from autopar.ir.ops import loops
 from autopar.ir.ops.create import creation, random
 from autopar.ir.ops.elementwise import cast, gated, optimizer, pointwise, quantized
 from autopar.ir.ops.image import convolution, interpolation, pooling, resizing, sampling
@@ -77,6 +78,7 @@ TABLES: tuple[Table, ...] = (
     random.RULES,
     recurrent.RULES,
     alignment.RULES,
+    loops.RULES,
 )
 RULES: Mapping[str, RuleFunction] = {kind: rule for table in TABLES for kind, rule in table.items()}
 SHARDS: Table = experts.SHARDS

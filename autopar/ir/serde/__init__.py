@@ -27,7 +27,7 @@ from autopar.ir.serde.read import program_from_proto
 from autopar.ir.serde.tables import Corrupt
 from autopar.ir.serde.write import write_program
 
-FORMAT_VERSION = 12
+FORMAT_VERSION = 13
 """The newest version of the format that this code understands."""
 
 WRITTEN_VERSION = 8
@@ -53,6 +53,9 @@ RELATIONS_VERSION = 11
 
 BOXES_VERSION = 12
 """The oldest version whose readers understand parts of a mesh at several indices of an axis."""
+
+LOOPS_VERSION = 13
+"""The oldest version whose readers understand ops that run once for each iteration."""
 
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
@@ -89,6 +92,8 @@ def program_to_bytes(program: Program) -> bytes:
             file.format_version = file.minimum_reader_version = needed
         if any(mesh.slice.others for mesh in file.program.meshes):
             file.format_version = file.minimum_reader_version = BOXES_VERSION
+        if any(op.times for function in file.program.functions for op in function.ops):
+            file.format_version = file.minimum_reader_version = LOOPS_VERSION
 
     return _to_bytes(write, what, oldest)
 

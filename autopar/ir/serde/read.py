@@ -212,6 +212,7 @@ class _ProgramReader:
             loc=entry(self._locs, op.loc, "location"),
             stage=op.stage,
             microbatch=op.microbatch,
+            times=op.times or 1,
             phase=self._word(op.phase, PHASES, "phase", "forward"),
             plan=self._strings.pairs(op.plan, "plan"),
         )

@@ -247,6 +247,7 @@ class _ProgramWriter:
             loc=self._loc_number(op.loc),
             stage=op.stage,
             microbatch=op.microbatch,
+            times=0 if op.times == 1 else op.times,
             phase=0 if op.phase == "forward" else self._string(op.phase),
             plan=self._strings.pairs(op.plan),
         )

@@ -43,6 +43,7 @@ class OpParser:
             self._numbers.get("microbatch", 0),
             self._phase,
             self._plan,
+            self._numbers.get("times", 1),
         )
 
     def _clause(self) -> bool:
@@ -55,6 +56,8 @@ class OpParser:
             self._numbers["stage"] = cursor.integer()
         elif cursor.match(_MICROBATCH):
             self._numbers["microbatch"] = cursor.integer()
+        elif cursor.match(_TIMES):
+            self._numbers["times"] = cursor.integer()
         elif cursor.match(_PHASE):
             self._phase = cursor.word("a phase")
         elif cursor.match(_PLAN):
@@ -73,5 +76,6 @@ class OpParser:
 
 _STAGE = re.compile(r"stage\s*=")
 _MICROBATCH = re.compile(r"microbatch\s*=")
+_TIMES = re.compile(r"times\s*=")
 _PHASE = re.compile(r"phase\s*=")
 _PLAN = re.compile(r"plan\s*\(")

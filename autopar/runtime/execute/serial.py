@@ -11,6 +11,7 @@ from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.ir.builds.files import Build
 from autopar.ir.expr.at_sizes import NO_SIZES
 from autopar.ir.program import Program
+from autopar.ir.unroll import unrolled
 from autopar.runtime.execute.describe import describe_op
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
@@ -48,7 +49,7 @@ def run_serial(
         InvalidInputError: If the inputs don't fit the program.
         RuntimeFailure: If an op fails.
     """
-    concrete = specialize(program, {})
+    concrete = specialize(unrolled(program), {})
     tensors = check_inputs(program, inputs)
     stored = dict(weights)
     begin_state(concrete, NO_SIZES, stored, device)

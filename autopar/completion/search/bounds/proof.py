@@ -27,11 +27,13 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form
 from autopar.completion.search.network.candidates import Candidates
 from autopar.completion.search.network.memory_price import FREE, MemoryPrice, ResidentValues
-from autopar.completion.search.network.model import End, Lifetime, transfers_of
+from autopar.completion.search.network.model import End, transfers_of
 from autopar.completion.search.network.network import Array, Costs, Network
 from autopar.completion.search.network.order import SumsInOrder
 from autopar.completion.search.network.shares import Shares
 from autopar.completion.search.network.transfer import Ends, Moved, Moves, Tensors, Transfers
+from autopar.ir.loops import behind
+from autopar.ir.program import Lifetime
 
 MAX_PAIRS = 6
 """Of how many pairs of a value's readers the mean is taken at most."""
@@ -153,7 +155,7 @@ class Proof:
             node, _ = producer
             (source,) = self._origins(value)
             if value in self.graph.outputs:
-                lifetime = node.op.phase, node.op.microbatch
+                lifetime = behind(node.op).lifetime
                 readers.append((lifetime, *self._stored(self._renewed.get(value, value))))
         elif readers:
             source = self._stored(value)
@@ -192,17 +194,20 @@ class Proof:
         return source[1].may_pend and any(each[1] == reader for each in readers)
 
     def _tensors(self, value: int, source: End, readers: Sequence[Reader]) -> Tensors:
-        """Returns of which tensors the reshards of a value for some readers are."""
+        """Returns of which tensors the reshards of a value for some readers are.
+
+        They are carried out at least as often as the reader that runs least.
+        """
         graph = self.graph
         group = graph.shared(DeferredSums).group.get(value, AWAITED) if source[1].may_pend else None
         if group == AWAITED and self._is_alone(value, source, readers):
             group = None
-        return Tensors(graph.itemsizes[value], group)
+        return Tensors(graph.itemsizes[value], group, min(each[0].times for each in readers))
 
     def _readers(self, value: int) -> Iterator[Reader]:
         for node, position in self.graph.uses[value]:
             ends = self.transfers.ends(self.candidates[node.index].consumed[position])
-            yield (node.op.phase, node.op.microbatch), node.index, ends
+            yield node.op.lifetime, node.index, ends
 
     def _stored(self, value: int) -> End:
         """Returns the variable of the form in which an input or output is stored."""

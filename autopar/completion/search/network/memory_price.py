@@ -191,10 +191,7 @@ class ResidentValues:
         if producer is None:
             return False
         made = producer[0].op
-        return any(
-            (node.op.phase, node.op.microbatch) != (made.phase, made.microbatch)
-            for node, _ in self.graph.uses[value]
-        )
+        return any(node.op.lifetime != made.lifetime for node, _ in self.graph.uses[value])
 
     def _at_peak(self) -> Iterator[int]:
         """Yields the activations that are there where the serial program holds the most of them."""

@@ -21,9 +21,8 @@ from autopar.completion.search.network.candidates import Candidates
 from autopar.completion.search.network.memory_price import FREE, MemoryPrice, ResidentValues
 from autopar.completion.search.network.network import IMPOSSIBLE, Array, Costs, Network
 from autopar.completion.search.network.transfer import Ends, Moved, Moves, Tensors, Transfers
-
-Lifetime = tuple[str, int]
-
+from autopar.ir.loops import behind
+from autopar.ir.program import Lifetime
 
 End = tuple[int, Ends]
 """A variable, and the form of a tensor with each of its labels."""
@@ -104,10 +103,10 @@ def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Move
             yield before, made, after, needed, of
 
 
-def tensors_of(graph: Graph, value: int, source: Ends) -> Tensors:
-    """Returns of which tensors a reshard of a value is, from one of these forms."""
+def tensors_of(graph: Graph, value: int, source: Ends, times: int = 1) -> Tensors:
+    """Returns of which tensors a reshard of a value is, from one of these forms, so many times."""
     group = graph.shared(DeferredSums).group_of(value) if source.may_pend else None
-    return Tensors(graph.itemsizes[value], group)
+    return Tensors(graph.itemsizes[value], group, times)
 
 
 def _is_stored(graph: Graph, value: int) -> bool:
@@ -193,11 +192,13 @@ class _Builder:
         else:
             source = self._kept(value, made, readers)
         free = not made and self.graph.pins[value] is None
-        for ops in readers.values():
+        for lifetime, ops in readers.items():
             shared = len(ops) > 1 and not free and (is_fixed or len(readers) > 1)
-            near = self._gathered(value, source, ops) if shared else source
+            of = self._tensors(value, source[1], lifetime.times)
+            near = self._gathered(source, ops, of) if shared else source
+            of = self._tensors(value, near[1], lifetime.times)
             for op, ends in ops.items():
-                self._read(near, op, ends, self._tensors(value, near[1]))
+                self._read(near, op, ends, of)
 
     def _is_fixed(self, value: int) -> bool:
         """Whether a value lies in a form of its own, however its producer leaves it."""
@@ -226,7 +227,7 @@ class _Builder:
         readers: dict[Lifetime, Readers] = {}
         for each in self._contents(value):
             for node, position in self.graph.uses[each]:
-                lifetime = (node.op.phase, node.op.microbatch)
+                lifetime = node.op.lifetime
                 ends = self.transfers.ends(self.candidates[node.index].consumed[position])
                 readers.setdefault(lifetime, {}).setdefault(node.index, []).append(ends)
         return readers
@@ -238,7 +239,8 @@ class _Builder:
         is_free = self.graph.pins[value] is None and self.graph.producer[value] is not None
         contents = (each for each in self._contents(value) if self.graph.producer[each] is not None)
         for maker, each in zip(made, contents, strict=True):
-            of = self._tensors(each, maker[1])
+            times = behind(self.graph.nodes[maker[0]].op).times
+            of = self._tensors(each, maker[1], times)
             self._move(maker, kept, of, is_free and len(readers) > 1)
         return kept
 
@@ -272,15 +274,15 @@ class _Builder:
             return [*whole, graph.replicated(value)]
         return [*known, *whole, *wanted]
 
-    def _tensors(self, value: int, source: Ends) -> Tensors:
-        """Returns of which tensors a reshard of a value is, from one of these forms."""
-        tensors = tensors_of(self.graph, value, source)
+    def _tensors(self, value: int, source: Ends, times: int) -> Tensors:
+        """Returns of which tensors a reshard of a value is, see `tensors_of`."""
+        tensors = tensors_of(self.graph, value, source, times)
         return tensors if self.together else replace(tensors, group=None)
 
-    def _gathered(self, value: int, source: End, ops: Readers) -> End:
+    def _gathered(self, source: End, ops: Readers, of: Tensors) -> End:
         """Adds the variable of the form to which a value is brought in a phase."""
         gathered = self._variable([*source[1].forms, *_forms(ops)])
-        self._move(source, gathered, self._tensors(value, source[1]))
+        self._move(source, gathered, of)
         return gathered
 
     def _variable(self, forms: Sequence[Form]) -> End:

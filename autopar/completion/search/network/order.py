@@ -68,8 +68,8 @@ class SumsInOrder:
         graph = self.graph
         made = graph.producer[value]
         assert made is not None
-        if graph.shared(DeferredSums).group[value] != AWAITED or _lifetime(made[0]) != _lifetime(
-            reader
+        if graph.shared(DeferredSums).group[value] != AWAITED or (
+            made[0].op.lifetime != reader.op.lifetime
         ):
             return False
         if reader.op.kind not in VIEWS:
@@ -79,7 +79,3 @@ class SumsInOrder:
             seen = reader.results[0]
             self._firm[key] = any(self._is_awaited(seen, each) for each, _ in graph.uses[seen])
         return self._firm[key]
-
-
-def _lifetime(node: Node) -> tuple[str, int]:
-    return node.op.phase, node.op.microbatch

@@ -40,11 +40,13 @@ class _Use:
         readers: How many read it, or keep it.
         phases: Whether in several phases.
         is_kept: Whether in another phase than that of the op which makes it.
+        times: How often it is brought to a reader, at most.
     """
 
     readers: int
     phases: bool
     is_kept: bool
+    times: int
 
 
 class Pruning:
@@ -89,10 +91,15 @@ class Pruning:
     def _use(self, value: int) -> _Use:
         graph = self.graph
         producer = graph.producer[value]
-        made = [(producer[0].op.phase, producer[0].op.microbatch)] if producer is not None else []
-        phases = [(node.op.phase, node.op.microbatch) for node, _ in graph.uses[value]]
+        made = [producer[0].op.lifetime] if producer is not None else []
+        phases = [node.op.lifetime for node, _ in graph.uses[value]]
         phases += made if value in graph.outputs else []
-        return _Use(len(phases), len(set(phases)) > 1, bool(made and {*phases} - {*made}))
+        return _Use(
+            len(phases),
+            len(set(phases)) > 1,
+            bool(made and {*phases} - {*made}),
+            graph.times_read[value],
+        )
 
     def _added(self, node: Node, candidates: Candidates, uses: Sequence[_Use]) -> Table:
         """Returns what it adds at most if the way of a column takes the place of that of a row."""
@@ -106,7 +113,7 @@ class Pruning:
             index = [number[form] for form in ends]
             of = self._read if position < len(node.operands) else self._left
             table = of(forms, self.graph.itemsizes[value], use)
-            added += table.take(index, axis=1).take(index, axis=0)
+            added += use.times * table.take(index, axis=1).take(index, axis=0)
         return added
 
     def _read(self, forms: tuple[Form, ...], itemsize: int, use: _Use) -> Table:

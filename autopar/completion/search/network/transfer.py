@@ -10,7 +10,7 @@ their own, in which a sum takes a part of a bucket.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,10 +78,17 @@ class Tensors:
     Attributes:
         itemsize: Bytes per element.
         group: With which others their sums travel (`DeferredSums`); None where they are alone.
+        times: How often it is carried out.
     """
 
     itemsize: int
     group: str | None = None
+    times: int = 1
+
+    @property
+    def once(self) -> Tensors:
+        """The same of a reshard that is carried out once: tables are of those."""
+        return self if self.times == 1 else replace(self, times=1)
 
 
 _Key = tuple[Ends, Ends, Tensors]
@@ -129,13 +136,13 @@ class Transfers:
         Raises:
             TimeIsUp: If the table isn't known yet, and the search had to end before.
         """
-        key = (source, target, of)
+        key = (source, target, of.once)
         table = self._tables.get(key)
         if table is None:
             self.watch.check()
-            table = self._tables[key] = self._table(source, target, of)
+            table = self._tables[key] = self._table(*key)
         seconds: Array = table.take(target.index, axis=1).take(source.index, axis=0)
-        return seconds
+        return seconds if of.times == 1 else of.times * seconds
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
@@ -150,7 +157,7 @@ class Transfers:
         """Returns the seconds of a reshard for the labels of its variables, as far as known."""
         one, source, other, target, of = move
         cell = source.index[labels[one]], target.index[labels[other]]
-        return float(self._tables[source, target, of][cell])
+        return of.times * float(self._tables[source, target, of.once][cell])
 
     def learn(self, moves: Iterable[Moved]) -> bool:
         """Plans reshards; returns whether one doesn't take what the tables say."""
@@ -158,7 +165,8 @@ class Transfers:
 
     def _learn(self, moves: Iterable[Moved], price: Callable[[Form, Form, Tensors], float]) -> bool:
         changed = False
-        for source, made, target, needed, of in dict.fromkeys(moves):
+        of_once = ((a, made, b, needed, of.once) for a, made, b, needed, of in moves)
+        for source, made, target, needed, of in dict.fromkeys(of_once):
             key = source, target, of
             table = self._tables[key]
             cell = source.forms.index(made), target.forms.index(needed)
@@ -182,7 +190,7 @@ class Transfers:
 
     def lessons(self, source: Ends, target: Ends, of: Tensors) -> int:
         """Returns how often something was learned of a table."""
-        return self._lessons.get((source, target, of), 0)
+        return self._lessons.get((source, target, of.once), 0)
 
     def lasting(self, source: Ends, target: Ends) -> Array:
         """Returns what forbids to keep a form beyond one phase that was gathered for it."""

@@ -31,6 +31,7 @@ from autopar.frontend.torch.step.inputs import Inputs, storable
 from autopar.frontend.torch.step.loss.averaging import averaged
 from autopar.frontend.torch.step.loss.totals import totals_of
 from autopar.frontend.torch.step.microbatches import Rows, cut_batch
+from autopar.frontend.torch.step.passes import passes_of
 from autopar.frontend.torch.step.recipe import LOSS, Recipe
 from autopar.frontend.torch.step.scaling import Scaling
 from autopar.frontend.torch.step.state import StateTensor, initial_state
@@ -245,8 +246,9 @@ class _Capture:
 
     def _passes(self, step: Step, inputs: Inputs, scale: fx.Node | None = None) -> Computed:
         """Adds the forward and backward passes of all microbatches."""
-        totals = totals_of(step, self.joints, inputs, self.microbatches)
-        return compute(step, self.joints, inputs, self.microbatches, totals, scale)
+        passes = passes_of(self.joints, self.microbatches)
+        totals = totals_of(step, passes, inputs, self.microbatches)
+        return compute(step, passes, inputs, self.microbatches, totals, scale)
 
     def _master_types(self, trained: Mapping[str, nn.Parameter]) -> dict[str, torch.dtype]:
         """Returns what trained parameters are stored as, where that isn't their own dtype."""

@@ -27,12 +27,12 @@ from autopar.frontend.torch.conditions.narrowing import ExampleSizes
 from autopar.frontend.torch.ops.mixed import refuse_mixed_products
 from autopar.frontend.torch.step.batch import Structure, only
 from autopar.frontend.torch.step.dynamic import Opened, open_shapes
-from autopar.frontend.torch.step.graph import Step
+from autopar.frontend.torch.step.graph import START, Step
 from autopar.frontend.torch.step.inputs import Inputs
 from autopar.frontend.torch.step.stitch import assumed_of, summed
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Program
+from autopar.ir.program import Lifetime, Program
 
 aten = torch.ops.aten
 
@@ -142,7 +142,7 @@ def capture_differentiable(
     inputs = Inputs(step, [joint], fake.stored, call.labels, batch_of(fake), {}, whole=False)
     inputs.add_batch(step)
     given = _given(step, joint, inputs)
-    done = step.copy(joint.graph, given, "forward")
+    done = step.copy(joint.graph, given, START)
     _add_outputs(step, joint, inputs, done)
     step.assume(assumed_of(joint, done))
     step.close()
@@ -151,7 +151,7 @@ def capture_differentiable(
         step.outputs,
         step.names,
         name=type(model).__name__,
-        when=lambda node: step.places.get(node, ("forward", 0)),
+        when=lambda node: step.places.get(node, START),
         mesh=mesh,
         sizes=fake.answering.sizes,
     )
@@ -226,7 +226,7 @@ def _apart(step: Step, node: fx.Node, taken: set[fx.Node], phase: str) -> fx.Nod
         node = node.all_input_nodes[0]
     if node not in taken or node.meta["val"].dtype == torch.bool:
         return node
-    return step.call((phase, 0), aten.mul.Scalar, node, 1)
+    return step.call(Lifetime(phase), aten.mul.Scalar, node, 1)
 
 
 def _named(

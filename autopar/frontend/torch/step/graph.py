@@ -14,14 +14,11 @@ from autopar.base.errors import InvalidInputError
 from autopar.frontend.lower.exported import GraphInput, GraphOutput
 from autopar.frontend.torch.conditions.assumptions import Assumed
 from autopar.frontend.torch.origin import is_backward, module_of
-from autopar.ir.program import ASSUMPTION
+from autopar.ir.program import ASSUMPTION, Lifetime
 
 aten = torch.ops.aten
 
-Place = tuple[str, int]
-"""Phase and microbatch of an op."""
-
-START: Place = ("forward", 0)
+START = Lifetime("forward")
 """Where what no op has computed is."""
 
 
@@ -35,7 +32,7 @@ class Step:
         inputs: What its placeholders are, in the order of the program's inputs.
         outputs: What it returns.
         names: Names of values by the node that computes them.
-        places: Phase and microbatch of its nodes.
+        places: Phase and microbatch, or loop, of its nodes.
     """
 
     mode: FakeTensorMode
@@ -43,7 +40,7 @@ class Step:
     inputs: dict[fx.Node, GraphInput] = field(default_factory=dict)
     outputs: list[GraphOutput] = field(default_factory=list)
     names: dict[fx.Node, str] = field(default_factory=dict)
-    places: dict[fx.Node, Place] = field(default_factory=dict)
+    places: dict[fx.Node, Lifetime] = field(default_factory=dict)
 
     def input(self, given: GraphInput, tensor: Tensor) -> fx.Node:
         """Adds an input."""
@@ -52,7 +49,7 @@ class Step:
         self.inputs[node] = given
         return node
 
-    def call(self, place: Place, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def call(self, place: Lifetime, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Adds an op."""
         node = self.graph.call_function(target, args, kwargs)
         with self.mode:
@@ -61,27 +58,26 @@ class Step:
         self.places[node] = place
         return node
 
-    def cast(self, place: Place, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+    def cast(self, place: Lifetime, node: fx.Node, dtype: torch.dtype) -> fx.Node:
         """Adds the conversion of a value to a dtype, where it has another one."""
         if node.meta["val"].dtype == dtype:
             return node
         return self.call(place, aten._to_copy.default, node, dtype=dtype)
 
     def copy(
-        self, graph: fx.Graph, given: dict[fx.Node, fx.Node], phase: str, microbatch: int = 0
+        self, graph: fx.Graph, given: dict[fx.Node, fx.Node], place: Lifetime
     ) -> dict[fx.Node, fx.Node]:
         """Adds the ops of a graph and returns its nodes' counterparts.
 
         Args:
             graph: The graph.
             given: The counterparts of its placeholders and attributes.
-            phase: The phase of ops that aren't of the backward pass.
-            microbatch: The microbatch of its ops.
+            place: Where its ops are, but for the phase of those of the backward pass.
         """
         for node in graph.nodes:
             if node.op == "call_function" and node.target not in _EFFECTS:
                 made = self.graph.node_copy(node, given.__getitem__)
-                self.places[made] = ("backward" if is_backward(node) else phase, microbatch)
+                self.places[made] = place._replace(phase="backward") if is_backward(node) else place
                 if module := module_of(node):
                     self.names[made] = f"{module}.{made.name}"
                 given[node] = made

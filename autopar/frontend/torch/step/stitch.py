@@ -16,14 +16,17 @@ from torch import fx
 
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.conditions.assumptions import Assumed
-from autopar.frontend.torch.step.graph import START, Place, Step
+from autopar.frontend.torch.step import loop
+from autopar.frontend.torch.step.graph import START, Step
 from autopar.frontend.torch.step.inputs import Inputs
 from autopar.frontend.torch.step.microbatches import Microbatches
+from autopar.frontend.torch.step.passes import Pass, joined
 from autopar.frontend.torch.step.update import Update
+from autopar.ir.program import Lifetime
 
 aten = torch.ops.aten
 
-_END: Place = ("backward", 0)
+_END = Lifetime("backward")
 """Where what concerns the gradients of all microbatches is."""
 
 
@@ -52,7 +55,7 @@ class Computed:
 
 def compute(
     step: Step,
-    joints: Sequence[Joint],
+    passes: Sequence[Pass],
     inputs: Inputs,
     microbatches: Microbatches,
     totals: Sequence[fx.Node] = (),
@@ -64,18 +67,16 @@ def compute(
 
     Args:
         step: The step to which they are added.
-        joints: The captured passes of each microbatch.
+        passes: The passes of the microbatches.
         inputs: The step's inputs.
         microbatches: How the batch is cut.
         totals: What denominators of the loss are, of the whole batch.
         scale: What the gradient of the loss is multiplied by; None for 1.
     """
-    parts = _parts(step, joints, inputs, microbatches, totals, scale)
-    first = joints[0]
+    parts = _parts(step, passes, inputs, microbatches, totals, scale)
+    first = passes[0].joint
     gradients = {
-        name: _accumulated(
-            step, [part.gradients(name) for part in parts], inputs.stored[name].meta["val"].dtype
-        )
+        name: _accumulated(step, parts, name, inputs.stored[name].meta["val"].dtype)
         for name in first.gradients
         if name in inputs.stored
     }
@@ -87,16 +88,16 @@ def compute(
         }
     results = zip(*(part.outputs() for part in parts), strict=True)
     outputs = {
-        label: _joined(step, nodes)
+        label: joined(step, passes, nodes)
         for label, nodes in zip(first.structure.labels, results, strict=True)
     }
     written = {
-        position: _joined(step, [part.made[part.joint.written[position]] for part in parts])
+        position: joined(step, passes, [p.made[p.joint.written[position]] for p in parts])
         for position in first.written
     }
     loss = None
     if first.tangents:
-        loss = _weighted(step, [part.outputs()[0] for part in parts], microbatches.weights)
+        loss = _weighted(step, parts)
     assumed = [each for part in parts for each in assumed_of(part.joint, part.made)]
     present = {
         name: _any(step, [part.made[part.joint.present[name]] for part in parts])
@@ -106,15 +107,20 @@ def compute(
 
 
 class _Part(NamedTuple):
-    """A microbatch's copy of a captured graph.
+    """A copy of a captured graph.
 
     Attributes:
-        joint: The captured graph.
+        own: The pass that it is of.
         made: The counterparts of its nodes.
     """
 
-    joint: Joint
+    own: Pass
     made: Mapping[fx.Node, fx.Node]
+
+    @property
+    def joint(self) -> Joint:
+        """The captured graph."""
+        return self.own.joint
 
     @property
     def buffers(self) -> dict[str, fx.Node]:
@@ -132,19 +138,20 @@ class _Part(NamedTuple):
 
 def _parts(
     step: Step,
-    joints: Sequence[Joint],
+    passes: Sequence[Pass],
     inputs: Inputs,
     microbatches: Microbatches,
     totals: Sequence[fx.Node],
     scale: fx.Node | None,
 ) -> list[_Part]:
-    """Adds a copy of the captured passes for each microbatch, see `compute`.
+    """Adds a copy of the captured graph for each pass, see `compute`.
 
     Each reads the buffers that the one before it leaves.
     """
     parts: list[_Part] = []
-    for number, (joint, weight) in enumerate(zip(joints, microbatches.weights, strict=True)):
-        place, batch = ("forward", number), _rows_of(step, inputs.batch, microbatches, number)
+    for each in passes:
+        joint, place = each.joint, each.place("forward")
+        batch = each.rows_of(step, inputs.batch, microbatches, place)
         buffers = parts[-1].buffers if parts else {}
         given: dict[fx.Node, fx.Node] = dict(inputs.constants)
         for node, name in joint.stored.items():
@@ -152,17 +159,19 @@ def _parts(
         for node, position in joint.batch.items():
             given[node] = batch[position]
         for tangent in joint.tangents.values():
-            given[tangent] = _tangent(step, tangent, place, scale, weight)
+            given[tangent] = _tangent(step, tangent, place, scale, each.weight)
         # The loss is a function of what is written, which has no other gradient.
         for tangent in joint.written_tangents.values():
             given[tangent] = _zeros(step, tangent, place)
         for denominator, total in zip(joint.denominators, totals, strict=True):
-            given[denominator.given] = _share(step, place, denominator.dtype, total, weight)
-        parts.append(_Part(joint, step.copy(joint.graph, given, "forward", number)))
+            given[denominator.given] = _share(step, place, denominator.dtype, total, each.weight)
+        parts.append(_Part(each, step.copy(joint.graph, given, place)))
     return parts
 
 
-def _share(step: Step, place: Place, dtype: torch.dtype, total: fx.Node, weight: float) -> fx.Node:
+def _share(
+    step: Step, place: Lifetime, dtype: torch.dtype, total: fx.Node, weight: float
+) -> fx.Node:
     """Adds a microbatch's share of what the whole batch is divided by."""
     # A count times a number would have torch's default dtype.
     wide = torch.promote_types(dtype, torch.float32)
@@ -182,7 +191,7 @@ def kept_without(step: Step, present: fx.Node | None, new: fx.Node, old: fx.Node
     """Adds the choice of an old value where its parameter has no gradient, as optimizers do."""
     if present is None:
         return new
-    return step.call(("update", 0), aten.where.self, present, new, old)
+    return step.call(Lifetime("update"), aten.where.self, present, new, old)
 
 
 def assumed_of(joint: Joint, part: Mapping[fx.Node, fx.Node]) -> list[Assumed]:
@@ -190,25 +199,29 @@ def assumed_of(joint: Joint, part: Mapping[fx.Node, fx.Node]) -> list[Assumed]:
     return [replace(each, node=part[each.node]) for each in joint.assumed]
 
 
-def _accumulated(step: Step, parts: Sequence[Sequence[fx.Node]], dtype: torch.dtype) -> fx.Node:
+def _accumulated(step: Step, parts: Sequence[_Part], name: str, dtype: torch.dtype) -> fx.Node:
     """Adds a parameter's gradients as each is made, so that they never lie in memory together.
 
     Args:
         step: The step.
-        parts: Its gradients in each microbatch.
+        parts: What has a gradient of it.
+        name: Of the parameter.
         dtype: That of the sum.
     """
     total: fx.Node | None = None
-    for number, nodes in enumerate(parts):
-        for node in nodes:
-            place = "backward", number
+    for part in parts:
+        place = part.own.place("backward")
+        for node in part.gradients(name):
             with step.graph.inserting_before(_behind(step, node, total)):
                 gradient = step.cast(place, node, dtype)
                 if total is not None:
                     gradient = step.call(place, aten.add.Tensor, total, gradient)
             total = gradient
     assert total is not None
-    return total
+    if parts[0].own.times == 1:
+        return total
+    with step.graph.inserting_before(total.next):
+        return step.call(parts[0].own.place("backward"), loop.total, total)
 
 
 def _behind(step: Step, *nodes: fx.Node | None) -> fx.Node:
@@ -217,7 +230,7 @@ def _behind(step: Step, *nodes: fx.Node | None) -> fx.Node:
 
 
 def _tangent(
-    step: Step, like: fx.Node, place: Place, scale: fx.Node | None, weight: float
+    step: Step, like: fx.Node, place: Lifetime, scale: fx.Node | None, weight: float
 ) -> fx.Node:
     """Adds the gradient that the loss of a microbatch starts with."""
     dtype = like.meta["val"].dtype
@@ -227,7 +240,7 @@ def _tangent(
     return step.cast(place, part, dtype)
 
 
-def _zeros(step: Step, like: fx.Node, place: Place) -> fx.Node:
+def _zeros(step: Step, like: fx.Node, place: Lifetime) -> fx.Node:
     shape, dtype = list(like.meta["val"].shape), like.meta["val"].dtype
     return step.call(place, aten.full.default, shape, 0.0, dtype=dtype)
 
@@ -251,22 +264,10 @@ def update(
     given.update(zip(captured.gradients, gradients, strict=True))
     given.update(zip(captured.states, states, strict=True))
     given.update(zip(captured.rates, rates, strict=True))
-    done = step.copy(captured.graph, given, "update")
+    done = step.copy(captured.graph, given, Lifetime("update"))
     new = [done[node] for node in (*captured.new_parameters, *captured.new_states)]
     norm = None if captured.norm is None else done[captured.norm]
     return norm, new
-
-
-def _rows_of(
-    step: Step, batch: Sequence[fx.Node], microbatches: Microbatches, number: int
-) -> Sequence[fx.Node]:
-    """Adds the tensors of a microbatch; those of the batch, if it isn't cut."""
-    if not microbatches.bounds:
-        return batch
-    return [
-        step.call(("forward", number), aten.slice.Tensor, node, 0, begin, end)
-        for node, (begin, end) in zip(batch, microbatches.ranges(number), strict=True)
-    ]
 
 
 def summed(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
@@ -277,19 +278,17 @@ def summed(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
     return total
 
 
-def _weighted(step: Step, losses: Sequence[fx.Node], weights: Sequence[float]) -> fx.Node:
+def _weighted(step: Step, parts: Sequence[_Part]) -> fx.Node:
     """Adds the sum of losses, each times its weight."""
+    losses = [part.outputs()[0] for part in parts]
+    first = parts[0].own
+    if first.times > 1:
+        place = first.place("forward")
+        weighted = step.call(place, aten.mul.Scalar, losses[0], first.weight)
+        return step.call(place, loop.total, weighted)
     if len(losses) == 1:
         return losses[0]
-    total = step.call(START, aten.mul.Scalar, losses[0], weights[0])
-    for loss, weight in zip(losses[1:], weights[1:], strict=True):
-        total = step.call(START, aten.add.Tensor, total, loss, alpha=weight)
+    total = step.call(START, aten.mul.Scalar, losses[0], first.weight)
+    for loss, part in zip(losses[1:], parts[1:], strict=True):
+        total = step.call(START, aten.add.Tensor, total, loss, alpha=part.own.weight)
     return total
-
-
-def _joined(step: Step, nodes: Sequence[fx.Node]) -> fx.Node:
-    if len(nodes) == 1:
-        return nodes[0]
-    if nodes[0].meta["val"].ndim == 0:
-        return step.call(("forward", 0), aten.stack.default, list(nodes))
-    return step.call(("forward", 0), aten.cat.default, list(nodes))

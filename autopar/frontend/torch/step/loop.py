@@ -1,0 +1,41 @@
+"""Ops of torch for the borders of a loop over microbatches (`autopar.ir.loops`).
+
+They stand in the graph of a step. Nothing runs them: programs are unrolled first.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+torch.library.define("autopar::loop_take", "(Tensor self, int trip) -> Tensor")
+torch.library.define("autopar::loop_sum", "(Tensor self) -> Tensor")
+torch.library.define("autopar::loop_cat", "(Tensor self, int trip) -> Tensor")
+torch.library.define("autopar::loop_stack", "(Tensor self, int trip) -> Tensor")
+
+
+def _take(self: Tensor, trip: int) -> Tensor:
+    return self.new_empty((self.shape[0] // trip, *self.shape[1:]))
+
+
+def _sum(self: Tensor) -> Tensor:
+    return torch.empty_like(self)
+
+
+def _cat(self: Tensor, trip: int) -> Tensor:
+    return self.new_empty((self.shape[0] * trip, *self.shape[1:]))
+
+
+def _stack(self: Tensor, trip: int) -> Tensor:
+    return self.new_empty((trip, *self.shape))
+
+
+torch.library.register_fake("autopar::loop_take", _take)
+torch.library.register_fake("autopar::loop_sum", _sum)
+torch.library.register_fake("autopar::loop_cat", _cat)
+torch.library.register_fake("autopar::loop_stack", _stack)
+
+take = torch.ops.autopar.loop_take.default
+total = torch.ops.autopar.loop_sum.default
+cat = torch.ops.autopar.loop_cat.default
+stack = torch.ops.autopar.loop_stack.default

@@ -1,0 +1,39 @@
+"""Loops: ops of a program that run once for each iteration, on a part of what they would read.
+
+Time is like a mesh axis, with iterations in the place of processes. An op with `times=8` runs eight
+times, on the parts of an axis of eight. What is split over it, is there in parts one after another:
+
+    %x: f32[32, 64]                                      the batch
+    %x.part: f32[4, 64] = autopar.loop_take(%x, trip=8)  rows 4 t to 4 t + 4 of it, in iteration t
+    %g: f32[64, 64] = ... times=8                        a gradient of these rows
+    %total: f32[64, 64] = autopar.loop_sum(%g) times=8   that of all rows
+
+Ops in a loop read its parts, what they make of them, and whatever is there before. What others read
+of a loop are its sums and what it puts together: those are complete behind the last iteration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autopar.ir.program import Op
+
+TAKE = "autopar.loop_take"
+"""The part of an operand, along its first dimension, of which the iteration is the one in turn."""
+
+SUM = "autopar.loop_sum"
+"""The sum of what all iterations have of a value."""
+
+CAT = "autopar.loop_cat"
+"""What all iterations have of a value, behind one another along its first dimension."""
+
+STACK = "autopar.loop_stack"
+"""What all iterations have of a value, along a new first dimension."""
+
+LEAVES = (SUM, CAT, STACK)
+"""The ops whose results are there behind the last iteration."""
+
+
+def behind(op: Op) -> Op:
+    """Returns an op as the one that has its results: what a loop leaves is there behind it."""
+    return replace(op, times=1) if op.times > 1 and op.kind in LEAVES else op

@@ -1,0 +1,154 @@
+"""Unroll: the ops of a loop once for each iteration, one iteration after another.
+
+Completion and partition see what is the same in all iterations once. What follows has to know them
+apart: microbatches of a pipeline run in the order of a schedule, and each holds memory of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autopar.ir import emitted
+from autopar.ir.emitted import Emitted
+from autopar.ir.loops import CAT, LEAVES, STACK, SUM, TAKE
+from autopar.ir.program import Function, Op, OpDist, Program
+
+
+def unrolled(program: Program) -> Program:
+    """Returns a program, serial or partitioned, without loops."""
+    if not has_loops(program.main):
+        return program
+    return program.with_main(_Unroller(program.main).function())
+
+
+def has_loops(main: Function) -> bool:
+    """Returns whether a function has loops."""
+    return any(op.times > 1 for op in main.ops)
+
+
+class _Unroller:
+    """Unrolls the loops of one function, which follow one another.
+
+    What isn't in a loop stays where it stands: in the first iteration of the loop around it, or in
+    the last one of what it reads the results of.
+    """
+
+    def __init__(self, main: Function) -> None:
+        self._main = main
+        self._within = {name for op in main.ops if _is_inside(op) for name in op.results}
+        self._within -= {name for op in main.ops if op.kind in LEAVES for name in op.results}
+        self._draws = sum(op.arg("number") is not None for op in main.ops)
+        self._values = dict(main.values)
+        self._sums: dict[str, str] = {}
+        self._ops: list[Op] = []
+
+    def function(self) -> Function:
+        """Returns the function."""
+        level, done = self._levels(), set[int]()
+        for loop in range(max(level) + 1):
+            members = {
+                at for at, op in enumerate(self._main.ops) if _is_inside(op) and level[at] == loop
+            }
+            last = max(members, default=-1)
+            trip = max((_trip(self._main.ops[at]) for at in members), default=1)
+            for iteration in range(trip):
+                for at, op in enumerate(self._main.ops):
+                    is_next = level[at] == loop + 1 and at < last and iteration == trip - 1
+                    if at in members:
+                        self._iterate(op, iteration, trip)
+                    elif at not in done and (is_next or level[at] <= loop) and not _is_inside(op):
+                        done.add(at)
+                        self._ops.append(op)
+        values = {name: self._values[name] for name in self._used()}
+        return replace(self._main, values=values, ops=tuple(self._ops))
+
+    def _levels(self) -> list[int]:
+        """Returns per op how many loops it comes after: it is in the next one, or before that."""
+        of_value: dict[str, int] = {}
+        levels = []
+        last = max(at for at, op in enumerate(self._main.ops) if _is_inside(op))
+        for op in self._main.ops:
+            level = max((of_value.get(name, 0) for name in op.operands), default=0)
+            levels.append(level)
+            of_value.update(dict.fromkeys(op.results, level + (op.kind in LEAVES)))
+        most = max(levels[at] for at, op in enumerate(self._main.ops) if _is_inside(op))
+        return [most + 1 if at > last else level for at, level in enumerate(levels)]
+
+    def _iterate(self, op: Op, iteration: int, trip: int) -> None:
+        """Adds an op of an iteration."""
+        is_last = iteration == trip - 1
+        if op.kind == SUM:
+            self._add(op, iteration, is_last=is_last)
+        elif op.kind in (CAT, STACK):
+            if is_last:
+                self._put_together(op, trip)
+        elif op.kind == TAKE:
+            (size, *_) = self._values[op.results[0]].shape
+            part = emitted.slice_(iteration * size, (iteration + 1) * size, 0)
+            result = self._name(op.results[0], iteration)
+            self._write(part.with_operand(op.operands[0]), op, result, iteration)
+        else:
+            copy = op.with_operands([self._name(name, iteration) for name in op.operands])
+            if isinstance(number := op.arg("number"), int):
+                copy = copy.with_args({"number": number + iteration * self._draws})
+            results = tuple(self._name(name, iteration) for name in op.results)
+            self._append(replace(copy, results=results), iteration)
+
+    def _add(self, op: Op, iteration: int, *, is_last: bool) -> None:
+        """Adds what an iteration has of a sum to that of those before."""
+        (operand,), (result,) = op.operands, op.results
+        part = self._name(operand, iteration)
+        if not iteration:
+            self._sums[result] = part
+            return
+        total = result if is_last else self._copy(result, f"{result}.s{iteration}")
+        dtype = self._values[result].dtype
+        added = emitted.combine("sum", part, dtype).with_operand(self._sums[result])
+        self._write(added, op, total, iteration)
+        self._sums[result] = total
+
+    def _put_together(self, op: Op, trip: int) -> None:
+        """Adds what puts together what all iterations have of a value."""
+        parts = [self._name(op.operands[0], each) for each in range(trip)]
+        joined = emitted.cat(parts, 0) if op.kind == CAT else emitted.stack(parts)
+        self._write(joined, op, op.results[0])
+
+    def _write(self, new: Emitted, op: Op, result: str, iteration: int = 0) -> None:
+        """Adds an op in the place of one at the border of a loop."""
+        made = new.instead_of(op, result)
+        dist = None if op.dist is None else OpDist(op.dist.mesh)
+        self._append(replace(made, dist=dist), iteration)
+
+    def _append(self, op: Op, iteration: int) -> None:
+        self._ops.append(replace(op, microbatch=iteration, times=1))
+
+    def _name(self, name: str, iteration: int) -> str:
+        """Returns the name of what an iteration has of a value; the first one keeps it."""
+        if name not in self._within or not iteration:
+            return name
+        return self._copy(name, f"{name}.m{iteration}")
+
+    def _copy(self, name: str, copy: str) -> str:
+        """Returns the name of a value like another one."""
+        while copy in self._main.values:
+            copy += "_"
+        if copy not in self._values:
+            self._values[copy] = replace(self._values[name], name=copy)
+        return copy
+
+    def _used(self) -> list[str]:
+        """Returns the names of the values that there are."""
+        made = (name for op in self._ops for name in op.results)
+        return list(dict.fromkeys((*self._main.inputs, *made)))
+
+
+def _is_inside(op: Op) -> bool:
+    """Returns whether an op has something else to do in each iteration."""
+    return op.times > 1 or op.kind == TAKE
+
+
+def _trip(op: Op) -> int:
+    """Returns how many iterations an op is part of."""
+    trip = op.arg("trip", op.times)
+    assert isinstance(trip, int)
+    return trip

@@ -1,0 +1,23 @@
+"""Unroll loops: behind partition, iterations are told apart.
+
+Microbatches of a pipeline run in the order of a schedule, and each holds memory of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from autopar.ir.program import Program
+from autopar.ir.unroll import unrolled
+
+
+@dataclass(frozen=True)
+class UnrollLoops:
+    """Replaces the loops of a partitioned program by their iterations."""
+
+    name: ClassVar[str] = "unroll"
+
+    def __call__(self, program: Program) -> Program:
+        """Returns the program without loops."""
+        return unrolled(program)
