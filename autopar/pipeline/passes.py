@@ -38,7 +38,6 @@ from autopar.ir.layout import Layout, Origin
 from autopar.ir.passes import Pass
 from autopar.ir.program import Program
 from autopar.ir.stages import has_stages
-from autopar.ir.unroll import unrolled
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Map, Strip, deploy
 from autopar.partition import OffloadState, Recompute
@@ -149,9 +148,7 @@ def _compiled(
     left = (*undivided(plan.program, options.strategy), *at_once, *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
     entries = (*report, *said, *staged, *exceeded, *left, *noted)
-    return Compiled(
-        unrolled(lowered.serial), plan.program, options, fitted.program, deployment, entries
-    )
+    return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)
 
 
 def _held(fitted: Fitted, memory_bytes: int | None) -> tuple[ReportEntry, ...]:

@@ -107,7 +107,7 @@ def costs_of(program: Program, axis: str, cluster: Cluster, forward: Sequence[Op
     main, mesh = program.main, program.mesh
     assert mesh is not None
     share = mesh.axis_size(axis) / mesh.size
-    microbatches = 1 + max(op.microbatch for op in main.ops)
+    microbatches = max(max(op.times, 1 + op.microbatch) for op in main.ops)
     seconds = {task: [0.0] * (len(forward) + 1) for task in (FORWARD, BACKWARD, WEIGHT)}
     places = _Places(main, forward)
     for op, cost in zip(main.ops, evaluate(program, cluster).costs, strict=True):

@@ -22,6 +22,7 @@ from autopar.ir.expr.at_sizes import NO_SIZES, Sizes, as_coords
 from autopar.ir.expr.expression import planned
 from autopar.ir.ops.index.lookups import REARRANGED, Lookup, lookups_of
 from autopar.ir.program import SEED, Function, Op, Program, Value
+from autopar.ir.unroll import unrolled
 from autopar.runtime.execute.code import Code, Forward
 from autopar.runtime.execute.describe import describe_failure, reason_of
 from autopar.runtime.execute.emit import emit
@@ -92,6 +93,7 @@ class IndexBounds:
     """
 
     def __init__(self, serial: Program) -> None:
+        serial = unrolled(serial)
         main, signature = serial.main, serial.signature
         self._labels = {
             port.name: port.user_label

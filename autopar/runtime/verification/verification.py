@@ -26,6 +26,7 @@ from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment
 from autopar.ir.layout import Layout
 from autopar.ir.program import Program, Value
+from autopar.ir.unroll import unrolled
 from autopar.runtime.collectives.monoids import identity, reduce_tensors
 from autopar.runtime.execute.serial import run_serial
 from autopar.runtime.execute.stepper import Scope
@@ -193,6 +194,7 @@ def verify_mesh(
     allowed = tolerance
     if allowed is None:
         allowed = FORCED_TOLERANCE if forced else FREE_TOLERANCE
+    serial = unrolled(serial)
     reference = _Reference(serial)
     expected = run_serial(serial, weights, inputs, reference.record)
     comparison = _Comparison(reference, mesh.deployment, forced, allowed)

@@ -17,6 +17,7 @@ from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.frontend.torch.capture.eager import record
 from autopar.frontend.torch.capture.recorder import Recording
 from autopar.ir.program import Program
+from autopar.ir.unroll import unrolled
 from autopar.partition.recompute import Recomputer
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
@@ -185,7 +186,8 @@ def test_more_microbatches_take_no_more_memory() -> None:
         optimizer = torch.optim.AdamW(example.model.parameters())
         recipe = Recipe(example.loss, optimizer=optimizer, accumulate=count)
         captured = capture(example.model, example.batch(0), recipe)
-        predicted = memory_timeline(captured.program)
-        assert executed(captured.program, captured.weights).peak_bytes == predicted.peak_bytes
+        program = unrolled(captured.program)
+        predicted = memory_timeline(program)
+        assert executed(program, captured.weights).peak_bytes == predicted.peak_bytes
         peaks.append(predicted.peak_bytes)
     assert sorted(peaks, reverse=True) == peaks
