@@ -37,3 +37,10 @@ LEAVES = (SUM, CAT, STACK)
 def behind(op: Op) -> Op:
     """Returns an op as the one that has its results: what a loop leaves is there behind it."""
     return replace(op, times=1) if op.times > 1 and op.kind in LEAVES else op
+
+
+def executions(op: Op) -> int:
+    """Returns how often an op is computed: a sum begins with the first part, which isn't added."""
+    if op.kind == SUM:
+        return op.times - 1
+    return 1 if op.kind in LEAVES else op.times

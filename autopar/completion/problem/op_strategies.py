@@ -16,6 +16,7 @@ from autopar.ir.dims import DimLayout, SubDim, dim_axes, dim_size, factorize_dim
 from autopar.ir.dtypes import DTYPE_BYTES, INDEXES
 from autopar.ir.expr.expression import IntExpr, planned, prod
 from autopar.ir.expr.facts import can_exceed
+from autopar.ir.loops import SUM, executions
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import Op, OpDist, Pending, Ref, Value
@@ -113,7 +114,7 @@ class Call:
         self.has_rule = rule is not None
         self.rule = rule or _opaque(self.operands, self.results)
         self.itemsizes = tuple(DTYPE_BYTES[t.dtype] for t in (*self.operands, *self.results))
-        self.example, self.times = (op, values), op.times
+        self.example, self.times = (op, values), executions(op)
         self._inner: dict[str, tuple[float, float]] = {}
         self._suggestions: dict[tuple[int, Form], Splits] = {}
         self._choices: dict[tuple[Splits, tuple[Pending, ...]], Choice | None] = {}
@@ -354,8 +355,12 @@ class Call:
             return part_seconds(op, values, self.rule, dist, ways, self.space.evaluator)
         if op.kind in FREE:
             return 0.0
-        types = (*self.operands, *self.results)
-        return op_seconds(self.rule if self.has_rule else None, dist, types, self.space.cluster)
+        rule, types = self.rule if self.has_rule else None, (*self.operands, *self.results)
+        if op.kind == SUM:
+            # What is there of the sum is read too.
+            types = (*self.operands, *types)
+            rule = replace(self.rule, operands=(*self.rule.operands, *self.rule.operands))
+        return op_seconds(rule, dist, types, self.space.cluster)
 
     def _with_pending(self, splits: Splits, pending: tuple[Pending, ...]) -> Choice | None:
         plain = self.choice(splits)

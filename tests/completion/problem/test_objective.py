@@ -18,7 +18,7 @@ from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.program import Program
-from autopar.partition import Coalesce, Partition, Prefetch
+from autopar.partition import Coalesce, Partition, Prefetch, UnrollLoops
 from tests.completion.search.enumerated import CLUSTERS, random_program
 from tests.fuzz.programs import random_case
 from tests.fuzz.programs import random_pins as pins_of
@@ -37,6 +37,7 @@ def check(program: Program, cluster: Cluster, strategy: str | None) -> None:
     planner = ReshardPlanner(CommunicationModel(cluster, program.mesh))
     done = planned(Problem.from_program(program, cluster, planner), strategy, Watch())
     ranks = Partition(cluster, planner)(Legalize(cluster, planner)(done.program))
+    ranks = UnrollLoops()(ranks)
     joined = Prefetch()(Coalesce(cluster)(ranks))
     seconds = evaluate(joined, cluster).serialized_seconds
     assert seconds == pytest.approx(done.seconds, rel=EXACT)
@@ -89,10 +90,11 @@ def test_windows_are_made_once_for_all_that_read_them() -> None:
         check(placed, Cluster.load("cpu"), "zero1:0")
 
 
-def check_model(name: str, mesh: str, cluster: str, *strategies: str) -> None:
+def check_model(name: str, mesh: str, cluster: str, *strategies: str, accumulate: int = 1) -> None:
     """Checks the step of a model of the zoo with search and presets."""
     example = ZOO[name]()
-    recipe = Recipe(loss=example.loss, optimizer=torch.optim.AdamW(example.model.parameters()))
+    optimizer = torch.optim.AdamW(example.model.parameters())
+    recipe = Recipe(loss=example.loss, optimizer=optimizer, accumulate=accumulate)
     shape = parse_mesh(mesh)
     program = apply_mesh(capture(example.model, example.batch(0), recipe, shape).program, shape)
     for strategy in strategies:
@@ -104,6 +106,12 @@ def check_model(name: str, mesh: str, cluster: str, *strategies: str) -> None:
 
 def test_seconds_of_a_training_step_are_those_of_the_ranks() -> None:
     check_model("gpt2", "dp=2,tp=4", "h100", "auto", "data:0", "tensor:0,sequence:0")
+
+
+@pytest.mark.parametrize("mesh", ["dp=2,tp=4", "a=3"])
+def test_seconds_of_microbatches_are_those_of_the_ranks(mesh: str) -> None:
+    check_model("gpt2", mesh, "h100", "auto", "data:0", "fsdp:0", "tensor:0", accumulate=2)
+    check_model("llama", mesh, "cpu", "auto", "zero1:0", accumulate=4)
 
 
 @pytest.mark.slow
