@@ -2,6 +2,8 @@
 
     python benchmarks/large_model.py                    80 layers for 8x64
     python benchmarks/large_model.py --layers 12 24 48  how it grows
+    python benchmarks/large_model.py --mesh pp=8,dp=8,tp=8 --microbatches 64
+                                                        as a pipeline of 8 stages
 
 CPU seconds of the capture and of all passes, and the most memory that the process had.
 """
@@ -14,10 +16,11 @@ import subprocess
 import sys
 import time
 
-SEQUENCE, BATCH = 4096, 8
+SEQUENCE, ROWS = 4096, 8
+"""Tokens of a row, and rows of a microbatch."""
 
 
-def measure(layers: int, mesh: str) -> None:
+def measure(layers: int, mesh: str, microbatches: int, schedule: str) -> None:
     """Prints a row of the table."""
     import torch
     from language_models import LLAMA_70B, llama, tokens
@@ -28,15 +31,20 @@ def measure(layers: int, mesh: str) -> None:
     with torch.device("meta"):
         model = llama({**LLAMA_70B, "num_hidden_layers": layers})
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    recipe = Recipe(optimizer=torch.optim.AdamW(model.parameters()), clip_grad_norm=1.0)
+    optimizer = torch.optim.AdamW(model.parameters())
+    recipe = Recipe(optimizer=optimizer, clip_grad_norm=1.0, accumulate=microbatches)
     start = time.process_time()
-    captured = capture(model, tokens(BATCH, SEQUENCE), recipe)
+    captured = capture(model, tokens(ROWS * microbatches, SEQUENCE), recipe)
     middle = time.process_time()
-    compile_program(captured.program, CompileOptions.from_text(mesh=mesh))
+    options = CompileOptions.from_text(mesh=mesh)
+    if "pp" in options.mesh.dim_names:
+        options = options.in_stages("pp", schedule=schedule)
+    compiled = compile_program(captured.program, options)
     end = time.process_time()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
         f"| {layers} | {parameters / 1e9:.1f} | {len(captured.program.main.ops):,} |"
+        f" {max(len(each.main.ops) for each in compiled.deployment.programs):,} |"
         f" {middle - start:.1f} | {end - middle:.1f} | {memory:.2f} |",
         flush=True,
     )
@@ -47,15 +55,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, nargs="+", default=[80])
     parser.add_argument("--mesh", default="8x64")
+    parser.add_argument("--microbatches", type=int, default=1)
+    parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
-        measure(options.layers[0], options.mesh)
+        measure(options.layers[0], options.mesh, options.microbatches, options.schedule)
         return 0
-    print("| layers | 10^9 parameters | ops | capture, CPU s | passes, CPU s | memory, GB |")
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    columns = "layers | 10^9 parameters | ops | of a rank at most | capture, CPU s | passes, CPU s"
+    print(f"| {columns} | memory, GB |")
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for layers in options.layers:
-        row = [sys.executable, __file__, "--layers", str(layers), "--mesh", options.mesh, "--row"]
+        row = [sys.executable, *sys.argv, "--layers", str(layers), "--row"]
         subprocess.run(row, check=True)
     return 0
 

@@ -8,8 +8,9 @@ times, on the parts of an axis of eight. What is split over it, is there in part
     %g: f32[64, 64] = ... times=8                        a gradient of these rows
     %total: f32[64, 64] = autopar.loop_sum(%g) times=8   that of all rows
 
-Ops in a loop read its parts, what they make of them, and whatever is there before. What others read
-of a loop are its sums and what it puts together: those are complete behind the last iteration.
+Ops in a loop read its parts, what the iteration before has left, what they make of these, and
+whatever is there before. What others read of a loop are its sums, what it puts together, and what
+the last iteration leaves: those are complete behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ CAT = "autopar.loop_cat"
 STACK = "autopar.loop_stack"
 """What all iterations have of a value, along a new first dimension."""
 
-LEAVES = (SUM, CAT, STACK)
+CARRY = "autopar.loop_carry"
+"""What the iteration before leaves; of the first one, the operand."""
+
+LAST = "autopar.loop_last"
+"""What an iteration leaves for the next one, `self`, of what it got, `carried`."""
+
+LEAVES = (SUM, CAT, STACK, LAST)
 """The ops whose results are there behind the last iteration."""
 
 

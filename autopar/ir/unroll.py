@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
-from autopar.ir.loops import CAT, LEAVES, STACK, SUM, TAKE
+from autopar.ir.loops import CARRY, CAT, LAST, LEAVES, STACK, SUM, TAKE
 from autopar.ir.program import Function, Op, OpDist, Program
 
 
@@ -40,6 +40,8 @@ class _Unroller:
         self._draws = sum(op.arg("number") is not None for op in main.ops)
         self._values = dict(main.values)
         self._sums: dict[str, str] = {}
+        self._first = {op.results[0]: op.operands[0] for op in main.ops if op.kind == CARRY}
+        self._next = {op.operands[1]: op.operands[0] for op in main.ops if op.kind == LAST}
         self._ops: list[Op] = []
 
     def function(self) -> Function:
@@ -77,8 +79,14 @@ class _Unroller:
     def _iterate(self, op: Op, iteration: int, trip: int) -> None:
         """Adds an op of an iteration."""
         is_last = iteration == trip - 1
+        if op.kind == CARRY:
+            return
         if op.kind == SUM:
             self._add(op, iteration, is_last=is_last)
+        elif op.kind == LAST:
+            if is_last:
+                left = emitted.alias().with_operand(self._name(op.operands[0], iteration))
+                self._write(left, op, op.results[0], iteration)
         elif op.kind in (CAT, STACK):
             if is_last:
                 self._put_together(op, trip)
@@ -124,6 +132,8 @@ class _Unroller:
 
     def _name(self, name: str, iteration: int) -> str:
         """Returns the name of what an iteration has of a value; the first one keeps it."""
+        if name in self._first:
+            return self._name(self._next[name], iteration - 1) if iteration else self._first[name]
         if name not in self._within or not iteration:
             return name
         return self._copy(name, f"{name}.m{iteration}")
@@ -144,7 +154,7 @@ class _Unroller:
 
 def _is_inside(op: Op) -> bool:
     """Returns whether an op has something else to do in each iteration."""
-    return op.times > 1 or op.kind == TAKE
+    return op.times > 1 or op.kind in (TAKE, CARRY)
 
 
 def _trip(op: Op) -> int:

@@ -9,7 +9,7 @@ from torch import fx
 
 from autopar.ir.dtypes import TORCH_NAMES
 from autopar.ir.emitted import MARK
-from autopar.ir.loops import LEAVES, TAKE
+from autopar.ir.loops import CARRY, LEAVES, TAKE
 from autopar.ir.ops.losses.alignment import CTC, CTC_GRADIENT
 from autopar.ir.ops.products.recurrent import GRADIENT, RECURRENT
 
@@ -30,7 +30,10 @@ RENAMED: Mapping[str, str] = {
     "aten.new_ones.default": "aten.ones.default",
     "aten.new_full.default": "aten.full.default",
     "aten._efficientzerotensor.default": "aten.zeros.default",
-    **{f"{kind}.default": kind for kind in (RECURRENT, GRADIENT, CTC, CTC_GRADIENT, TAKE, *LEAVES)},
+    **{
+        f"{kind}.default": kind
+        for kind in (RECURRENT, GRADIENT, CTC, CTC_GRADIENT, CARRY, TAKE, *LEAVES)
+    },
     # A mark that stays (see `autopar.frontend.lower.marks`).
     MARK: "aten.alias.default",
 }

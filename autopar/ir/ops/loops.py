@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autopar.ir.loops import CAT, STACK, SUM, TAKE
+from autopar.ir.loops import CARRY, CAT, LAST, STACK, SUM, TAKE
 from autopar.ir.ops.elementwise.pointwise import pointwise
-from autopar.ir.ops.table import FIRST, MOVED, Table, factors
+from autopar.ir.ops.table import FIRST, MOVED, Table, factors, whole
 from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, build_rule
 
 _ITERATION = "t"
@@ -44,4 +44,7 @@ RULES: Table = {
     SUM: pointwise(*FIRST),
     CAT: put_together,
     STACK: stacked,
+    # Every iteration gets it as the one before leaves it: complete, on every process.
+    CARRY: whole,
+    LAST: whole,
 }

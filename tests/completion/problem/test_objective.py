@@ -112,6 +112,7 @@ def test_seconds_of_a_training_step_are_those_of_the_ranks() -> None:
 def test_seconds_of_microbatches_are_those_of_the_ranks(mesh: str) -> None:
     check_model("gpt2", mesh, "h100", "auto", "data:0", "fsdp:0", "tensor:0", accumulate=2)
     check_model("llama", mesh, "cpu", "auto", "zero1:0", accumulate=4)
+    check_model("resnet", mesh, "cpu", "auto", "data:0", accumulate=2)
 
 
 @pytest.mark.slow

@@ -12,13 +12,15 @@ torch.library.define("autopar::loop_take", "(Tensor self, int trip) -> Tensor")
 torch.library.define("autopar::loop_sum", "(Tensor self) -> Tensor")
 torch.library.define("autopar::loop_cat", "(Tensor self, int trip) -> Tensor")
 torch.library.define("autopar::loop_stack", "(Tensor self, int trip) -> Tensor")
+torch.library.define("autopar::loop_carry", "(Tensor self) -> Tensor")
+torch.library.define("autopar::loop_last", "(Tensor self, Tensor carried) -> Tensor")
 
 
 def _take(self: Tensor, trip: int) -> Tensor:
     return self.new_empty((self.shape[0] // trip, *self.shape[1:]))
 
 
-def _sum(self: Tensor) -> Tensor:
+def _like(self: Tensor, *rest: Tensor) -> Tensor:
     return torch.empty_like(self)
 
 
@@ -31,11 +33,15 @@ def _stack(self: Tensor, trip: int) -> Tensor:
 
 
 torch.library.register_fake("autopar::loop_take", _take)
-torch.library.register_fake("autopar::loop_sum", _sum)
+torch.library.register_fake("autopar::loop_sum", _like)
 torch.library.register_fake("autopar::loop_cat", _cat)
 torch.library.register_fake("autopar::loop_stack", _stack)
+torch.library.register_fake("autopar::loop_carry", _like)
+torch.library.register_fake("autopar::loop_last", _like)
 
 take = torch.ops.autopar.loop_take.default
 total = torch.ops.autopar.loop_sum.default
 cat = torch.ops.autopar.loop_cat.default
 stack = torch.ops.autopar.loop_stack.default
+carry = torch.ops.autopar.loop_carry.default
+last = torch.ops.autopar.loop_last.default

@@ -60,7 +60,7 @@ class Pass(NamedTuple):
 def passes_of(joints: Sequence[Joint], microbatches: Microbatches) -> list[Pass]:
     """Returns the passes that compute a batch: one, a loop, where all microbatches are alike.
 
-    What one microbatch leaves for the next, or what the caller sees of each, keeps them apart.
+    A parameter that one leaves for the next, or what the caller sees of each, keeps them apart.
 
     Args:
         joints: The captured passes of each microbatch.
@@ -75,8 +75,9 @@ def passes_of(joints: Sequence[Joint], microbatches: Microbatches) -> list[Pass]
 
 
 def _is_seen(joint: Joint) -> bool:
-    """Whether a pass leaves something for the next one, or something of it alone is looked at."""
-    return bool(joint.updates or joint.assumed or joint.present or joint.written)
+    """Whether a pass leaves a parameter for the next one, or something of it alone is looked at."""
+    overwritten = not joint.gradients.keys().isdisjoint(joint.updates)
+    return bool(overwritten or joint.assumed or joint.present or joint.written)
 
 
 def total_of(step: Step, passes: Sequence[Pass], parts: Sequence[fx.Node], phase: str) -> fx.Node:

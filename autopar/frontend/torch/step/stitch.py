@@ -112,20 +112,17 @@ class _Part(NamedTuple):
     Attributes:
         own: The pass that it is of.
         made: The counterparts of its nodes.
+        buffers: New contents of buffers, and of parameters that forward overwrites, by name.
     """
 
     own: Pass
     made: Mapping[fx.Node, fx.Node]
+    buffers: Mapping[str, fx.Node]
 
     @property
     def joint(self) -> Joint:
         """The captured graph."""
         return self.own.joint
-
-    @property
-    def buffers(self) -> dict[str, fx.Node]:
-        """New contents of buffers, and of parameters that forward overwrites, by name."""
-        return {name: self.made[node] for name, node in self.joint.updates.items()}
 
     def outputs(self) -> list[fx.Node]:
         """Returns its results."""
@@ -152,10 +149,13 @@ def _parts(
     for each in passes:
         joint, place = each.joint, each.place("forward")
         batch = each.rows_of(step, inputs.batch, microbatches, place)
-        buffers = parts[-1].buffers if parts else {}
+        buffers = {**inputs.read, **(parts[-1].buffers if parts else {})}
+        if each.times > 1:
+            carried = {name: step.call(START, loop.carry, buffers[name]) for name in joint.updates}
+            buffers.update(carried)
         given: dict[fx.Node, fx.Node] = dict(inputs.constants)
         for node, name in joint.stored.items():
-            given[node] = buffers.get(name, inputs.read[name])
+            given[node] = buffers[name]
         for node, position in joint.batch.items():
             given[node] = batch[position]
         for tangent in joint.tangents.values():
@@ -165,7 +165,11 @@ def _parts(
             given[tangent] = _zeros(step, tangent, place)
         for denominator, total in zip(joint.denominators, totals, strict=True):
             given[denominator.given] = _share(step, place, denominator.dtype, total, each.weight)
-        parts.append(_Part(each, step.copy(joint.graph, given, place)))
+        made = step.copy(joint.graph, given, place)
+        left = {name: made[node] for name, node in joint.updates.items()}
+        if each.times > 1:
+            left = {n: step.call(place, loop.last, node, buffers[n]) for n, node in left.items()}
+        parts.append(_Part(each, made, left))
     return parts
 
 

@@ -1,0 +1,205 @@
+"""Microbatches that are planned once, as a loop, train as a loop of one device does."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import autopar
+from autopar.annotate import parse_mesh
+from autopar.cost import Cluster
+from autopar.frontend.torch import Captured, Recipe, capture
+from autopar.ir.loops import LEAVES
+from autopar.ir.text import parse_program, print_program
+from autopar.ir.unroll import has_loops, unrolled
+from autopar.ir.verify import verify_structure
+from autopar.pipeline import CompileOptions, compile_program
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.verification.verification import verify_mesh
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
+from tests.given.random_pins import random_pins
+from tests.judges.steps import Steps, stored_values
+
+STEPS = 2
+MESHES = ("1", "2", "3", "2x2", "3x2", "2x2x2")
+
+
+class Mixed(nn.Module):
+    """Convolution, normalization by batches, attention and a tied head, as chance has it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8)
+        self.norm = nn.BatchNorm1d(8) if chance.random() < 0.5 else nn.Identity()
+        self.convolution = nn.Conv1d(8, 8, 3, padding=1)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.up, self.down = nn.Linear(8, 24), nn.Linear(24, 8)
+        self.head = nn.Linear(8, 11, bias=False)
+        if chance.random() < 0.5:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.tokens(ids)
+        h = h + self.convolution(self.norm(h.transpose(1, 2))).transpose(1, 2)
+        h = h + self.attention(h, h, h, need_weights=False)[0]
+        logits: Tensor = self.head(h + self.down(torch.relu(self.up(h))))
+        return logits
+
+
+def loss_of(kind: str, logits: Tensor, target: Tensor) -> Tensor:
+    """Returns a loss of a kind."""
+    rows, numbers = logits.flatten(0, 1), target.flatten()
+    if kind == "squares":
+        return (rows**2).mean() + F.cross_entropy(rows, numbers)
+    if kind == "ignored":
+        return F.cross_entropy(rows, numbers, ignore_index=3)
+    return F.cross_entropy(rows, numbers, reduction=kind)
+
+
+Batch = tuple[Tensor, Tensor]
+
+
+def on_one_device(
+    model: nn.Module, batch: Batch, kind: str, count: int, options: Mapping[str, Any]
+) -> tuple[list[float], nn.Module]:
+    """Returns the losses of steps in microbatches, and the model behind them."""
+    model = copy.deepcopy(model)
+    optimizer, losses = torch.optim.AdamW(model.parameters(), 0.01), []
+    counted = int((batch[1] != 3).sum())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        total = 0.0
+        for ids, target in zip(*(each.chunk(count) for each in batch), strict=True):
+            weights = {"sum": 1.0, "ignored": int((target != 3).sum()) / counted}
+            value = loss_of(kind, model(ids), target) * weights.get(kind, 1 / count)
+            value.backward()  # type: ignore[no-untyped-call]
+            total += value.item()
+        if options.get("clip_grad_norm"):
+            nn.utils.clip_grad_norm_(model.parameters(), options["clip_grad_norm"])
+        optimizer.step()
+        losses.append(total)
+    return losses, model
+
+
+def check(seed: int, folder: Path) -> None:
+    """Checks the losses, parameters and buffers of a random step on a random mesh."""
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    model, count = Mixed(chance).double(), chance.choice([2, 3, 4])
+    rows, length = count * chance.choice([1, 2, 3]), chance.choice([4, 5])
+    batch = torch.randint(0, 11, (rows, length)), torch.randint(0, 11, (rows, length))
+    kind = chance.choice(["mean", "sum", "squares", "ignored"])
+    options = {"clip_grad_norm": 0.5} if chance.random() < 0.5 else {}
+    expected, trained = on_one_device(model, batch, kind, count, options)
+    compiled = autopar.compile(
+        model,
+        batch,
+        mesh=chance.choice(MESHES),
+        loss=lambda logits, target: loss_of(kind, logits, target),
+        optimizer=torch.optim.AdamW(model.parameters(), 0.01),
+        accumulate=count,
+        strategy=chance.choice(["auto", "data:0", "fsdp:0", "tensor:0", None]),
+        **options,
+    )
+    assert has_loops(compiled.serial.main)
+    compiled.save(folder / "build")
+    with autopar.load(folder / "build", virtual=True) as trainer:
+        losses = [float(trainer.step(batch)) for _ in range(STEPS)]
+        found = trainer.state_dict()
+    assert losses == pytest.approx(expected, rel=1e-9)
+    for name, tensor in trained.state_dict().items():
+        if tensor.is_floating_point():
+            torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_random_step_is_that_of_one_device(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_many_random_steps_are_those_of_one_device(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+def captured(model: nn.Module, rows: int, count: int) -> Captured:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    recipe = Recipe(F.mse_loss, optimizer=optimizer, accumulate=count)
+    return capture(model, (torch.ones(rows, 4), torch.ones(rows, 4)), recipe)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pins_within_a_loop(seed: int, tmp_path: Path) -> None:
+    mesh = parse_mesh("3x2")
+    layers = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
+    step = captured(layers, 10, 5)
+    pins = random_pins(step.program, mesh, "loop", seed)
+    done = compile_program(step.program, CompileOptions(mesh, Cluster.load("cpu"), "auto", pins))
+    weights = stored_values(step)
+    x = torch.randn(10, 4)
+    write_weights(tmp_path / "weights", weights)
+    with WeightFile(tmp_path / "weights") as file:
+        ranks = VirtualMesh(done.deployment, file)
+        found = verify_mesh(done.serial, weights, ranks, {"input": x, "target": x + 1}, forced=True)
+    assert found.ok
+
+
+def test_the_serial_program_is_as_large_whatever_there_are_of_microbatches() -> None:
+    programs = [captured(nn.Linear(4, 4), 32, count).program for count in (2, 32)]
+    assert len({len(program.main.ops) for program in programs}) == 1
+    for program in programs:
+        verify_structure(program)
+        assert parse_program(print_program(program)) == program
+        plain = unrolled(program)
+        verify_structure(plain)
+        assert not has_loops(plain.main)
+        assert not any(op.kind in LEAVES for op in plain.main.ops)
+
+
+def test_each_microbatch_draws_numbers_of_its_own() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 4, bias=False), nn.Dropout(0.5))
+    program = unrolled(captured(model, 12, 3).program)
+    numbers = [op.arg("number") for op in program.main.ops if op.arg("number") is not None]
+    assert sorted(numbers) == [*range(6)]  # type: ignore[type-var]
+
+
+def test_a_step_of_dropped_elements_is_the_same_on_every_mesh(tmp_path: Path) -> None:
+    losses = []
+    for mesh in ("1", "3", "2x2"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+        step = autopar.compile(
+            model,
+            (torch.ones(12, 4), torch.ones(12, 4)),
+            mesh=mesh,
+            loss=F.mse_loss,
+            optimizer=torch.optim.SGD(model.parameters(), 0.1),
+            accumulate=3,
+        )
+        step.save(tmp_path / mesh)
+        with autopar.load(tmp_path / mesh, virtual=True) as trainer:
+            batch = torch.ones(12, 4), torch.zeros(12, 4)
+            losses.append([float(trainer.step(batch)) for _ in range(3)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_what_a_microbatch_leaves_goes_on_to_the_next() -> None:
+    model = nn.BatchNorm1d(4)
+    steps, x = Steps(captured(model, 8, 4)), torch.randn(8, 4)
+    steps.take((x, torch.zeros(8, 4)))
+    for part in x.chunk(4):
+        model(part)
+    torch.testing.assert_close(steps.stored["running_mean"], model.running_mean)
+    torch.testing.assert_close(steps.stored["running_var"], model.running_var)
