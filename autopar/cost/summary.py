@@ -105,7 +105,7 @@ class _Counts:
             elif (callee := _callee(op)) is not None:
                 self.add(callee[0], times * callee[1])
             else:
-                self._add_flops(op, values, times)
+                self._add_flops(op, values, times * op.times)
 
     def _add_collective(self, op: Op, values: Mapping[str, Value], times: int) -> None:
         axes = op.arg("axes", ())

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autopar.base.errors import VerificationError
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
-from autopar.ir.loops import CARRY, CAT, LAST, LEAVES, STACK, SUM, TAKE
+from autopar.ir.ops.loops import CARRY, CAT, LAST, LEAVES, STACK, SUM, TAKE, is_inside, lasts
 from autopar.ir.program import Function, Op, OpDist, Program
 
 
@@ -27,16 +28,16 @@ def has_loops(main: Function) -> bool:
 
 
 class _Unroller:
-    """Unrolls the loops of one function, which follow one another.
+    """Unrolls the loop of a function.
 
-    What isn't in a loop stays where it stands: in the first iteration of the loop around it, or in
-    the last one of what it reads the results of.
+    What isn't in the loop stays where it stands: in the first iteration, or in the last one if it
+    reads what the loop leaves.
     """
 
     def __init__(self, main: Function) -> None:
         self._main = main
-        self._within = {name for op in main.ops if _is_inside(op) for name in op.results}
-        self._within -= {name for op in main.ops if op.kind in LEAVES for name in op.results}
+        self._trip = max(op.times for op in main.ops)
+        self._within = {name for op in main.ops if not lasts(op) for name in op.results}
         self._draws = sum(op.arg("number") is not None for op in main.ops)
         self._values = dict(main.values)
         self._sums: dict[str, str] = {}
@@ -46,39 +47,36 @@ class _Unroller:
 
     def function(self) -> Function:
         """Returns the function."""
-        level, done = self._levels(), set[int]()
-        for loop in range(max(level) + 1):
-            members = {
-                at for at, op in enumerate(self._main.ops) if _is_inside(op) and level[at] == loop
-            }
-            last = max(members, default=-1)
-            trip = max((_trip(self._main.ops[at]) for at in members), default=1)
-            for iteration in range(trip):
-                for at, op in enumerate(self._main.ops):
-                    is_next = level[at] == loop + 1 and at < last and iteration == trip - 1
-                    if at in members:
-                        self._iterate(op, iteration, trip)
-                    elif at not in done and (is_next or level[at] <= loop) and not _is_inside(op):
-                        done.add(at)
-                        self._ops.append(op)
+        behind = self._behind()
+        for iteration in range(self._trip):
+            is_last = iteration == self._trip - 1
+            for op in self._main.ops:
+                if is_inside(op):
+                    self._iterate(op, iteration, is_last=is_last)
+                elif is_last if op.results in behind else not iteration:
+                    self._ops.append(op)
         values = {name: self._values[name] for name in self._used()}
         return replace(self._main, values=values, ops=tuple(self._ops))
 
-    def _levels(self) -> list[int]:
-        """Returns per op how many loops it comes after: it is in the next one, or before that."""
-        of_value: dict[str, int] = {}
-        levels = []
-        last = max(at for at, op in enumerate(self._main.ops) if _is_inside(op))
-        for op in self._main.ops:
-            level = max((of_value.get(name, 0) for name in op.operands), default=0)
-            levels.append(level)
-            of_value.update(dict.fromkeys(op.results, level + (op.kind in LEAVES)))
-        most = max(levels[at] for at, op in enumerate(self._main.ops) if _is_inside(op))
-        return [most + 1 if at > last else level for at, level in enumerate(levels)]
+    def _behind(self) -> set[tuple[str, ...]]:
+        """Returns the results of ops that follow the loop, or read what it leaves."""
+        ops = self._main.ops
+        last = max(at for at, op in enumerate(ops) if is_inside(op))
+        left: set[str] = set()
+        found: set[tuple[str, ...]] = set()
+        for at, op in enumerate(ops):
+            is_behind = at > last or not left.isdisjoint(op.operands)
+            if is_behind and is_inside(op):
+                why = f"{op.kind} ({op.loc}) reads what is there behind the last iteration"
+                raise VerificationError("a loop waits for itself", [why])
+            if is_behind:
+                found.add(op.results)
+            if is_behind or op.kind in LEAVES:
+                left.update(op.results)
+        return found
 
-    def _iterate(self, op: Op, iteration: int, trip: int) -> None:
+    def _iterate(self, op: Op, iteration: int, *, is_last: bool) -> None:
         """Adds an op of an iteration."""
-        is_last = iteration == trip - 1
         if op.kind == CARRY:
             return
         if op.kind == SUM:
@@ -89,7 +87,7 @@ class _Unroller:
                 self._write(left, op, op.results[0], iteration)
         elif op.kind in (CAT, STACK):
             if is_last:
-                self._put_together(op, trip)
+                self._put_together(op)
         elif op.kind == TAKE:
             (size, *_) = self._values[op.results[0]].shape
             part = emitted.slice_(iteration * size, (iteration + 1) * size, 0)
@@ -115,9 +113,9 @@ class _Unroller:
         self._write(added, op, total, iteration)
         self._sums[result] = total
 
-    def _put_together(self, op: Op, trip: int) -> None:
+    def _put_together(self, op: Op) -> None:
         """Adds what puts together what all iterations have of a value."""
-        parts = [self._name(op.operands[0], each) for each in range(trip)]
+        parts = [self._name(op.operands[0], each) for each in range(self._trip)]
         joined = emitted.cat(parts, 0) if op.kind == CAT else emitted.stack(parts)
         self._write(joined, op, op.results[0])
 
@@ -150,15 +148,3 @@ class _Unroller:
         """Returns the names of the values that there are."""
         made = (name for op in self._ops for name in op.results)
         return list(dict.fromkeys((*self._main.inputs, *made)))
-
-
-def _is_inside(op: Op) -> bool:
-    """Returns whether an op has something else to do in each iteration."""
-    return op.times > 1 or op.kind in (TAKE, CARRY)
-
-
-def _trip(op: Op) -> int:
-    """Returns how many iterations an op is part of."""
-    trip = op.arg("trip", op.times)
-    assert isinstance(trip, int)
-    return trip

@@ -17,7 +17,7 @@ import autopar
 from autopar.annotate import parse_mesh
 from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
-from autopar.ir.loops import LEAVES
+from autopar.ir.ops.loops import LEAVES
 from autopar.ir.text import parse_program, print_program
 from autopar.ir.unroll import has_loops, unrolled
 from autopar.ir.verify import verify_structure

@@ -80,6 +80,8 @@ class Summary:
         world_size: Number of ranks.
         axes: Size of each mesh axis.
         serial_ops: Ops of the serial program.
+        looped_ops: How many of these run once for each microbatch.
+        microbatches: How often those run.
         rank_ops: Ops of the largest rank program, collectives included.
         collectives: Totals by kind and group, of the first program.
         weight_bytes: All weights of the model.
@@ -101,6 +103,8 @@ class Summary:
     world_size: int
     axes: Mapping[str, int]
     serial_ops: int
+    looped_ops: int
+    microbatches: int
     rank_ops: int
     collectives: tuple[CollectiveCount, ...]
     weight_bytes: int
@@ -149,6 +153,8 @@ def summarize_programs(
         world_size=deployment.world_size,
         axes=axes,
         serial_ops=len(serial.main.ops),
+        looped_ops=sum(op.times > 1 for op in serial.main.ops),
+        microbatches=max((op.times for op in serial.main.ops), default=1),
         rank_ops=max(len(each.main.ops) for each in deployment.programs),
         collectives=most.collectives,
         weight_bytes=_whole_bytes(ports, WEIGHT_ROLES),
@@ -230,7 +236,11 @@ def render_summary(summary: Summary) -> str:
 def _render_totals(summary: Summary) -> Iterator[str]:
     for size in summary.sizes:
         yield f"open     {size}"
-    yield f"ops      {summary.rank_ops} per rank, {summary.serial_ops} in the serial program"
+    looped, count = "", summary.microbatches
+    if summary.looped_ops:
+        looped = f", of which {summary.looped_ops} run for each of {count} microbatches"
+    own = f"{summary.serial_ops} in the serial program"
+    yield f"ops      {summary.rank_ops} per rank, {own}{looped}"
     least = ""
     if summary.weight_bytes_min != summary.weight_bytes_max:
         least = f", {human_bytes(summary.weight_bytes_min)} on the rank with least"

@@ -17,7 +17,7 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, bytes_of
 from autopar.cost.reshard.buckets import BUCKET_BYTES, Sum, bucket_seconds, sums_of
 from autopar.cost.reshard.deferred_sums import awaited
-from autopar.ir.loops import behind
+from autopar.ir.ops.loops import behind
 from autopar.ir.ops.shape.view import VIEWS
 
 Steps = tuple[tuple[Form, Form], ...]

@@ -18,7 +18,7 @@ from autopar.completion.problem.space import Form, Space
 from autopar.completion.problem.splits import Key, Splits
 from autopar.ir.dims import DimLayout, dim_axes, normalize_dim
 from autopar.ir.layout import Origin
-from autopar.ir.loops import behind
+from autopar.ir.ops.loops import behind, lasts
 from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES, Op, OpDist, Value
 
@@ -265,6 +265,11 @@ class Graph:
     def times_read(self) -> list[int]:
         """How often each value is brought to where it is read, at most."""
         return [max((node.op.times for node, _ in uses), default=1) for uses in self.uses]
+
+    @cached_property
+    def lasting(self) -> list[bool]:
+        """Whether each value is the same in all iterations of a loop."""
+        return [lasts(made[0].op if made else None) for made in self.producer]
 
     @cached_property
     def itemsizes(self) -> list[int]:

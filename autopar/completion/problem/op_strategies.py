@@ -16,8 +16,8 @@ from autopar.ir.dims import DimLayout, SubDim, dim_axes, dim_size, factorize_dim
 from autopar.ir.dtypes import DTYPE_BYTES, INDEXES
 from autopar.ir.expr.expression import IntExpr, planned, prod
 from autopar.ir.expr.facts import can_exceed
-from autopar.ir.loops import SUM, executions
 from autopar.ir.ops import rule_of
+from autopar.ir.ops.loops import SUM, executions
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import Op, OpDist, Pending, Ref, Value
 from autopar.ir.rules.distribution import pending_once, shard_call

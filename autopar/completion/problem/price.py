@@ -15,7 +15,7 @@ from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, Need, Windows
 from autopar.cost.reshard.making import Making
-from autopar.ir.loops import behind
+from autopar.ir.ops.loops import behind
 from autopar.ir.program import Lifetime
 
 Needs = tuple[tuple[int, tuple[Need, ...]], ...]
@@ -38,7 +38,7 @@ class Price:
         self.graph = graph
         self.space = graph.space
         self.buckets = Buckets(graph)
-        self._known: dict[tuple[Form, Needs, int, bool], Way] = {}
+        self._known: dict[tuple[Form, Needs, int, bool, bool], Way] = {}
 
     def total(self, choices: Sequence[Choice], forms: Sequence[Form]) -> float:
         """Returns the seconds of all ops and reshards, with sums joined.
@@ -112,23 +112,29 @@ class Price:
             tuple((lifetime.times, tuple(needs[lifetime])) for lifetime in ordered),
             graph.itemsizes[value],
             is_deferred,
+            graph.lasting[value],
         )
 
-    def _through(self, first: Form, needs: Needs, itemsize: int, is_deferred: bool) -> Way:
+    def _through(
+        self, first: Form, needs: Needs, itemsize: int, is_deferred: bool, is_lasting: bool
+    ) -> Way:
         """Returns how a value is brought from its first form to others, phase by phase."""
         if all(form is first for _, forms in needs for form in forms):
             return NOWHERE
-        key = (first, needs, itemsize, is_deferred)
+        key = (first, needs, itemsize, is_deferred, is_lasting)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._new_way(*key)
         return found
 
-    def _new_way(self, first: Form, needs: Needs, itemsize: int, is_deferred: bool) -> Way:
+    def _new_way(
+        self, first: Form, needs: Needs, itemsize: int, is_deferred: bool, is_lasting: bool
+    ) -> Way:
         space, reduced = self.space, self.space.complete(first)
         making: Making[Form] = Making(
             partial(space.reshard_seconds, itemsize=itemsize, deferred=is_deferred)
         )
+        gathered = partial(space.is_gathered, first=first)
         lasting, total = [first], 0.0
         steps: Steps = ()
         known: set[Windows] = set()
@@ -137,6 +143,10 @@ class Price:
             windows = [need for need in phase if isinstance(need, Windows) and need not in known]
             made = making.made(lasting, forms, reduced, [each.ways for each in windows])
             total, steps = total + times * made.seconds, steps + made.steps
-            lasting += [form for _, form in made.steps if not space.is_gathered(form, first)]
+            if times > 1 and is_lasting:
+                # What isn't gathered is made once, for all iterations.
+                kept = (step for step in made.steps if not any(gathered(form) for form in step))
+                total -= (times - 1) * sum(making.seconds(*step) for step in kept)
+            lasting += [form for _, form in made.steps if not gathered(form)]
             known.update(each for each in windows if not space.is_gathered(each.blocks, first))
         return total, steps

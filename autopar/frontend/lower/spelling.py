@@ -9,7 +9,7 @@ from torch import fx
 
 from autopar.ir.dtypes import TORCH_NAMES
 from autopar.ir.emitted import MARK
-from autopar.ir.loops import CARRY, LEAVES, TAKE
+from autopar.ir.ops.loops import CARRY, LEAVES, TAKE
 from autopar.ir.ops.losses.alignment import CTC, CTC_GRADIENT
 from autopar.ir.ops.products.recurrent import GRADIENT, RECURRENT
 

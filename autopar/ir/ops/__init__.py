@@ -78,11 +78,13 @@ TABLES: tuple[Table, ...] = (
     random.RULES,
     recurrent.RULES,
     alignment.RULES,
-    loops.RULES,
 )
 RULES: Mapping[str, RuleFunction] = {kind: rule for table in TABLES for kind, rule in table.items()}
 SHARDS: Table = experts.SHARDS
 """Rules of ops that partition makes, as far as what they compute isn't what they move."""
+
+BORDERS: Table = loops.RULES
+"""Rules of ops at the borders of loops, which are unrolled before they run."""
 
 PRODUCTS = frozenset[str]().union(
     matmul.RULES,
@@ -120,7 +122,7 @@ def rule_of(op: Op, values: Mapping[str, Value]) -> Rule | None:
     Raises:
         RuleDefect: If the rule's function fails in any other way.
     """
-    if op.kind not in RULES and op.kind not in SHARDS:
+    if not any(op.kind in table for table in (RULES, SHARDS, BORDERS)):
         return None
     args = tuple((name, _anonymous(arg)) for name, arg in op.args)
     operands = tuple(_type(values[name]) for name in op.operands)
@@ -143,7 +145,8 @@ def _rule(
 ) -> Rule | None:
     """Computes a rule. Repeated layers ask for the same ones."""
     try:
-        return (RULES.get(kind) or SHARDS[kind])(OpCall(kind, dict(args), operands, results))
+        rule = RULES.get(kind) or SHARDS.get(kind) or BORDERS[kind]
+        return rule(OpCall(kind, dict(args), operands, results))
     except RuleError:
         return None
 

@@ -32,7 +32,7 @@ from autopar.completion.search.network.network import Array, Costs, Network
 from autopar.completion.search.network.order import SumsInOrder
 from autopar.completion.search.network.shares import Shares
 from autopar.completion.search.network.transfer import Ends, Moved, Moves, Tensors, Transfers
-from autopar.ir.loops import behind
+from autopar.ir.ops.loops import behind
 from autopar.ir.program import Lifetime
 
 MAX_PAIRS = 6
@@ -202,7 +202,8 @@ class Proof:
         group = graph.shared(DeferredSums).group.get(value, AWAITED) if source[1].may_pend else None
         if group == AWAITED and self._is_alone(value, source, readers):
             group = None
-        return Tensors(graph.itemsizes[value], group, min(each[0].times for each in readers))
+        times = min(each[0].times for each in readers)
+        return Tensors(graph.itemsizes[value], group, times, graph.lasting[value])
 
     def _readers(self, value: int) -> Iterator[Reader]:
         for node, position in self.graph.uses[value]:

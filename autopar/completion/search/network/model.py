@@ -21,7 +21,7 @@ from autopar.completion.search.network.candidates import Candidates
 from autopar.completion.search.network.memory_price import FREE, MemoryPrice, ResidentValues
 from autopar.completion.search.network.network import IMPOSSIBLE, Array, Costs, Network
 from autopar.completion.search.network.transfer import Ends, Moved, Moves, Tensors, Transfers
-from autopar.ir.loops import behind
+from autopar.ir.ops.loops import behind
 from autopar.ir.program import Lifetime
 
 End = tuple[int, Ends]
@@ -106,7 +106,7 @@ def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Move
 def tensors_of(graph: Graph, value: int, source: Ends, times: int = 1) -> Tensors:
     """Returns of which tensors a reshard of a value is, from one of these forms, so many times."""
     group = graph.shared(DeferredSums).group_of(value) if source.may_pend else None
-    return Tensors(graph.itemsizes[value], group, times)
+    return Tensors(graph.itemsizes[value], group, times, graph.lasting[value])
 
 
 def _is_stored(graph: Graph, value: int) -> bool:

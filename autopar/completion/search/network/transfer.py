@@ -10,7 +10,7 @@ their own, in which a sum takes a part of a bucket.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,16 +79,18 @@ class Tensors:
         itemsize: Bytes per element.
         group: With which others their sums travel (`DeferredSums`); None where they are alone.
         times: How often it is carried out.
+        lasting: Whether it is carried out once if it doesn't gather: the result stays.
     """
 
     itemsize: int
     group: str | None = None
     times: int = 1
+    lasting: bool = False
 
     @property
     def once(self) -> Tensors:
         """The same of a reshard that is carried out once: tables are of those."""
-        return self if self.times == 1 else replace(self, times=1)
+        return Tensors(self.itemsize, self.group)
 
 
 _Key = tuple[Ends, Ends, Tensors]
@@ -142,7 +144,14 @@ class Transfers:
             self.watch.check()
             table = self._tables[key] = self._table(*key)
         seconds: Array = table.take(target.index, axis=1).take(source.index, axis=0)
-        return seconds if of.times == 1 else of.times * seconds
+        return seconds if of.times == 1 else self._times(source, target, of) * seconds
+
+    def _times(self, source: Ends, target: Ends, of: Tensors) -> Array:
+        """Returns how often a reshard is carried out for each pair of labels."""
+        if not of.lasting:
+            return np.array(float(of.times))
+        made, needed = (self._parts(ends)[ends.index] for ends in (source, target))
+        return np.where(needed[None, :] < made[:, None], float(of.times), 1.0)
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
@@ -157,7 +166,13 @@ class Transfers:
         """Returns the seconds of a reshard for the labels of its variables, as far as known."""
         one, source, other, target, of = move
         cell = source.index[labels[one]], target.index[labels[other]]
-        return of.times * float(self._tables[source, target, of.once][cell])
+        seconds = float(self._tables[source, target, of.once][cell])
+        if of.times == 1:
+            return seconds
+        times = np.broadcast_to(
+            self._times(source, target, of), (len(source.index), len(target.index))
+        )
+        return seconds * float(times[labels[one], labels[other]])
 
     def learn(self, moves: Iterable[Moved]) -> bool:
         """Plans reshards; returns whether one doesn't take what the tables say."""

@@ -246,8 +246,8 @@ class _Capture:
 
     def _passes(self, step: Step, inputs: Inputs, scale: fx.Node | None = None) -> Computed:
         """Adds the forward and backward passes of all microbatches."""
+        totals = totals_of(step, self.joints, inputs, self.microbatches)
         passes = passes_of(self.joints, self.microbatches)
-        totals = totals_of(step, passes, inputs, self.microbatches)
         return compute(step, passes, inputs, self.microbatches, totals, scale)
 
     def _master_types(self, trained: Mapping[str, nn.Parameter]) -> dict[str, torch.dtype]:

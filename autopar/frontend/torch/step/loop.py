@@ -1,4 +1,4 @@
-"""Ops of torch for the borders of a loop over microbatches (`autopar.ir.loops`).
+"""Ops of torch for the borders of a loop over microbatches (`autopar.ir.ops.loops`).
 
 They stand in the graph of a step. Nothing runs them: programs are unrolled first.
 """

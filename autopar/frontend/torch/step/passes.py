@@ -80,16 +80,6 @@ def _is_seen(joint: Joint) -> bool:
     return bool(overwritten or joint.assumed or joint.present or joint.written)
 
 
-def total_of(step: Step, passes: Sequence[Pass], parts: Sequence[fx.Node], phase: str) -> fx.Node:
-    """Adds the sum of what passes leave, and returns it."""
-    if passes[0].times > 1:
-        return step.call(passes[0].place(phase), loop.total, parts[0])
-    total = parts[0]
-    for each, part in zip(passes[1:], parts[1:], strict=True):
-        total = step.call(each.place(phase), aten.add.Tensor, total, part)
-    return total
-
-
 def joined(step: Step, passes: Sequence[Pass], parts: Sequence[fx.Node]) -> fx.Node:
     """Adds what passes leave, put together along the first dimension, and returns it."""
     is_scalar, times = parts[0].meta["val"].ndim == 0, passes[0].times

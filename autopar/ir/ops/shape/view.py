@@ -16,7 +16,7 @@ from autopar.ir.expr.expression import (
     exact_quotient,
     prod,
 )
-from autopar.ir.loops import CARRY, LAST, TAKE
+from autopar.ir.ops.loops import CARRY, LAST, TAKE
 from autopar.ir.ops.shape.strided import VIEWS as STRIDED
 from autopar.ir.ops.table import MOVED, RuleFunction, Table, same
 from autopar.ir.rules.local_arg import Sizes
