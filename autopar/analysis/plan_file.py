@@ -9,6 +9,7 @@ assumed: the program is completed from the plan, and whatever comes out differen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from autopar.completion.decisions import decisive_ops
 from autopar.completion.propagate.solve import SHARES_STORAGE
 from autopar.ir.activations import NUMBERED, choice_of
 from autopar.ir.layout import Origin
-from autopar.ir.program import Function, Op, Program, Value
+from autopar.ir.program import STORED_ROLES, Function, Op, Program, Value
 from autopar.pipeline.decided import Decided
 
 ROUNDS = 4
@@ -33,6 +34,9 @@ GIVEN = ("input", "parameter", "buffer", "state")
 """Roles of the inputs that a plan always pins."""
 
 PINNED = ("annotated", "inherited", "preset")
+
+_ABSOLUTE = re.compile(r"(?:(?<=, )|^)/(?:[^/,]*/)*")
+"""The folder in which a mark's line is, on this machine."""
 
 
 def plan_of(what: Explainable) -> str:
@@ -164,7 +168,10 @@ def _activations(main: Function) -> Iterator[PinnedActivations]:
 
 def _pinned_value(value: Value) -> PinnedValue:
     assert value.dist is not None
-    return PinnedValue(value.name, value.dist, _reason(value))
+    kind = value.origin.kind if value.origin is not None else ""
+    # What is stored is where it is read, unless the user sends it elsewhere.
+    is_placed = value.role not in STORED_ROLES or kind == "annotated"
+    return PinnedValue(value.name, value.dist, _reason(value), is_placed)
 
 
 def _pinned_op(op: Op) -> PinnedOp:
@@ -180,7 +187,7 @@ def _reason(value: Value) -> str:
         return f"{origin.kind}: as its new content"
     # An inherited layout is detailed by a file of this machine: a plan that was compiled again.
     if origin.kind in PINNED and origin.kind != "inherited" and origin.detail:
-        return f"{origin.kind}: {origin.detail}"
+        return f"{origin.kind}: {_ABSOLUTE.sub('', origin.detail)}"
     return origin.kind
 
 

@@ -18,6 +18,7 @@ is a file with pins: per dimension -1 or null, an axis, or several. A plan holds
     shard:
       encoder.*.qkv: [(3)(12@tp)(64), -1]
       total: {layout: [-1], partial: {dp: sum}}
+      pixels: {layout: [-1, tp], on: {pp: 0}}   # kept on this slice of the mesh alone
     ops:
       - of: [encoder.*.mm]    # ops by the names of their results
         split: {m: dp, k: tp} # the factors of their rule, and the axes that split them
@@ -41,6 +42,7 @@ from autopar.base.arguments import PATH, expect
 from autopar.base.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.base.units import parse_limit
 from autopar.base.yaml_tree import Node, read_yaml
+from autopar.ir.fixed import Index
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
 from autopar.ir.text.layouts import Entry, parse_dims_mapping
@@ -122,12 +124,23 @@ class _File:
                 yield Pin(pattern, self.entries(entries), place)
                 continue
             fields = dict(self.items(entries, place))
-            if "layout" not in fields or not fields.keys() <= {"layout", "partial"}:
-                expected = "{layout: [...], partial: {axis: sum}}"
+            if "layout" not in fields or not fields.keys() <= {"layout", "partial", "on"}:
+                expected = "{layout: [...], partial: {axis: sum}, on: {axis: index}}"
                 raise AnnotationError(f"{place}: expected a list, or {expected}")
             partial = self.items(fields.get("partial"), place)
             monoids = tuple((axis, self.text(monoid)) for axis, monoid in partial)
-            yield Pin(pattern, self.entries(fields["layout"]), place, monoids)
+            on = tuple(self.fixed(fields.get("on"), place))
+            yield Pin(pattern, self.entries(fields["layout"]), place, monoids, on=on)
+
+    def fixed(self, node: Node | None, place: str) -> Iterator[tuple[str, Index]]:
+        for axis, where in self.items(node, place):
+            found = self.text(where).split("+")
+            if not all(map(_POSITION.fullmatch, found)):
+                raise AnnotationError(
+                    f"{place}: on must be {{axis: index}}, or several indices as 0+2"
+                )
+            indices = tuple(sorted(set(map(int, found))))
+            yield axis, indices if len(indices) > 1 else indices[0]
 
     def activations(self, node: Node | None) -> Iterator[ActivationPin]:
         for pattern, choice in self.items(node, self.place(node)):

@@ -17,6 +17,7 @@ from autopar.annotate.same import counterparts
 from autopar.base.arguments import shown
 from autopar.base.errors import UNKNOWN, AnnotationError, near_misses
 from autopar.ir.expr.expression import shape_str
+from autopar.ir.fixed import Fixed, index_text, indices_of
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
@@ -36,6 +37,8 @@ class Pin:
         place: Where the user wrote it.
         partial: Reductions that stay pending: pairs of mesh axis and monoid.
         exact: Whether of a weight it says where within a dimension the split is, as plans do.
+        on: The slice of the mesh where the value is kept, by fixed axes; none: where it is read,
+            or of what isn't stored the whole mesh.
     """
 
     pattern: str
@@ -43,6 +46,7 @@ class Pin:
     place: str
     partial: tuple[tuple[str, str], ...] = ()
     exact: bool = False
+    on: Fixed = ()
 
     @classmethod
     def from_entries(cls, pattern: str, mapping: Sequence[Entry]) -> Pin:
@@ -230,7 +234,8 @@ def _names_like(pattern: str, known: Iterable[str]) -> str:
 def _pinned(value: Value, names: Sequence[str], mesh: ProcessMesh, pin: Pin) -> Value:
     shown = f"%{value.name}" + (f" ({names[0]!r})" if names[0] != value.name else "")
     try:
-        layout = Layout.from_dims_mapping(mesh, value.global_shape, pin.dims_mapping)
+        part = _part(mesh, pin.on)
+        layout = Layout.from_dims_mapping(part, value.global_shape, pin.dims_mapping)
         if pin.partial:
             layout = layout.with_partial(dict(pin.partial))
             if problems := layout.problems(value.global_shape):
@@ -246,3 +251,14 @@ def _pinned(value: Value, names: Sequence[str], mesh: ProcessMesh, pin: Pin) -> 
         )
     kind = "inherited" if pin.exact else "annotated"
     return replace(value, dist=layout, origin=Origin(kind, pin.place))
+
+
+def _part(mesh: ProcessMesh, fixed: Fixed) -> ProcessMesh:
+    for axis, index in fixed:
+        size = mesh.axis_size(axis)
+        if max(indices_of(index)) >= size:
+            raise AnnotationError(
+                f"axis {axis} has {size} processes, 0 to {size - 1}, and so no"
+                f" index {index_text(index)}"
+            )
+    return mesh.at(fixed)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from autopar.base.units import human_bytes
 from autopar.ir.dims import DimLayout, dim_axes
+from autopar.ir.fixed import Fixed, index_text
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import OpDist
@@ -34,11 +35,13 @@ class PinnedValue:
         name: Its name.
         layout: Its layout.
         reason: Why it lies so.
+        is_placed: Whether it is kept on the layout's part of the mesh wherever it is read.
     """
 
     name: str
     layout: Layout
     reason: str
+    is_placed: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ def _first_number(name: str) -> str:
 def _value_lines(values: Sequence[PinnedValue], known: Names) -> Iterator[str]:
     groups: dict[tuple[str, str], list[str]] = {}
     for value in values:
-        groups.setdefault((layout_text(value.layout), value.reason), []).append(value.name)
+        groups.setdefault((_layout_of(value), value.reason), []).append(value.name)
     rows = [
         (pattern, text, reason)
         for (text, reason), names in groups.items()
@@ -205,12 +208,24 @@ def _listed(head: str, patterns: Sequence[str]) -> Iterator[str]:
     yield line
 
 
-def layout_text(layout: Layout) -> str:
-    """Returns a layout as an entry of an annotation file: `[-1, tp]`."""
+def _layout_of(value: PinnedValue) -> str:
+    return layout_text(value.layout, value.layout.mesh.fixed if value.is_placed else ())
+
+
+def layout_text(layout: Layout, on: Fixed = ()) -> str:
+    """Returns a layout as an entry of an annotation file: `[-1, tp]`.
+
+    Args:
+        layout: The layout.
+        on: The part of the mesh that the entry names.
+    """
     dims = dims_mapping_text(layout.dims)
-    if not layout.partial:
-        return dims
-    return f"{{layout: {dims}, partial: {{{_pairs(layout.partial)}}}}}"
+    fields = [f"layout: {dims}"]
+    if layout.partial:
+        fields.append(f"partial: {{{_pairs(layout.partial)}}}")
+    if on:
+        fields.append(f"on: {{{_pairs((axis, index_text(index)) for axis, index in on)}}}")
+    return f"{{{', '.join(fields)}}}" if fields[1:] else dims
 
 
 def choice_text(dist: OpDist) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autopar.base.errors import AnnotationError, near_misses
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.ir.stages import Stages, has_stages
 
@@ -26,12 +27,7 @@ def apply_stages(program: Program, axis: str) -> Program:
         return program
     mesh = program.mesh
     assert mesh is not None
-    known = mesh.dim_names
-    if axis not in known:
-        raise AnnotationError(
-            f"pipeline={axis!r}: the mesh has no such axis{near_misses(axis, known)}; its axes are"
-            f" {', '.join(known)}"
-        )
+    check_axis(mesh, axis)
     main = program.main
     if mesh.axis_size(axis) > 1 and not has_stages(main):
         raise AnnotationError(
@@ -41,3 +37,17 @@ def apply_stages(program: Program, axis: str) -> Program:
     stages = Stages(main).found
     ops = tuple(replace(op, stage=stages.get(op.results, 0)) for op in main.ops)
     return program.with_main(replace(main, ops=ops))
+
+
+def check_axis(mesh: ProcessMesh, axis: str) -> None:
+    """Refuses a pipeline along an axis that the mesh doesn't have.
+
+    Raises:
+        AnnotationError: If it has none of that name.
+    """
+    known = mesh.dim_names
+    if axis not in known:
+        raise AnnotationError(
+            f"pipeline={axis!r}: the mesh has no such axis{near_misses(axis, known)}; its axes are"
+            f" {', '.join(known)}"
+        )

@@ -83,6 +83,17 @@ class PositiveNumber(click.types.FloatParamType):
         return number
 
 
+class Seed(click.types.IntParamType):
+    """A number that torch takes as a seed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Returns the number; fails as wrong usage if the text is none, or too large a one."""
+        number: int = super().convert(value, param, ctx)
+        if not -(2**63) <= number < 2**63:
+            self.fail(f"{value!r} has more than 64 bits", param, ctx)
+        return number
+
+
 @contextmanager
 def usage() -> Iterator[None]:
     """Makes errors in the text of options errors of usage."""

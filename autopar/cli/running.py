@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from autopar.base.errors import InvalidInputError
-from autopar.cli.console import PositiveNumber, status, unsuited
+from autopar.cli.console import PositiveNumber, Seed, status, unsuited
 from autopar.cli.inputs import INPUTS, read_inputs, with_seed
 from autopar.cli.options import BACKEND, MODULES, PATH
 
@@ -19,11 +19,11 @@ RANK_BYTES = 200 * 2**20
 @click.argument("build", type=PATH)
 @INPUTS
 @click.option(
-    "--random-inputs", type=int, metavar="SEED", help="Make up the inputs that are not given."
+    "--random-inputs", type=Seed(), metavar="SEED", help="Make up the inputs that are not given."
 )
 @click.option(
     "--seed",
-    type=int,
+    type=Seed(),
     metavar="N",
     help="What the program's random numbers depend on, and nothing else.  [default: 0]",
 )

@@ -10,7 +10,7 @@ import click
 
 from autopar.base.errors import InvalidInputError
 from autopar.base.units import counted, human_bytes
-from autopar.cli.console import PositiveNumber, status, unsuited
+from autopar.cli.console import PositiveNumber, Seed, status, unsuited
 from autopar.cli.inputs import INPUTS, read_inputs
 from autopar.cli.options import MODULES, PATH
 from autopar.cli.show import show_verdicts
@@ -33,7 +33,7 @@ from autopar.cli.show import show_verdicts
 @INPUTS
 @click.option(
     "--seed",
-    type=int,
+    type=Seed(),
     default=0,
     show_default=True,
     help="Makes up the inputs that are not given, and the program's random numbers.",
@@ -42,8 +42,9 @@ from autopar.cli.show import show_verdicts
 @click.option(
     "--tolerance",
     type=PositiveNumber(),
-    help="Largest error that passes, relative to a value's largest element.  [default: 1e-4; 1e-5"
-    " with --per-op]",
+    help="Largest error that passes, relative to a value's largest element, if it is more than 8"
+    " times the rounding of the value's dtype, which always pass.  [default: 1e-4; 1e-5 with"
+    " --per-op]",
 )
 @click.option(
     "--per-op",

@@ -21,6 +21,7 @@ from autopar.annotate import (
     pinned_names,
     pinned_results,
 )
+from autopar.annotate.stages import check_axis
 from autopar.base.arguments import COUNT, NAMES, TEXT, Kind, expect, one_name
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import parse_limit
@@ -152,6 +153,7 @@ class CompileOptions:
 
         Raises:
             InvalidInputError: If there is no such schedule, or the shape of the mesh is searched.
+            AnnotationError: If the mesh has no such axis.
         """
         expect(TEXT, pipeline=pipeline)
         expect(_SCHEDULE, schedule=schedule)
@@ -161,6 +163,8 @@ class CompileOptions:
                 f"pipeline={pipeline!r} is an axis of a certain mesh; give mesh= in the place of"
                 " devices="
             )
+        if pipeline:
+            check_axis(self.mesh, pipeline)
         if not pipeline and schedule == AUTO_SCHEDULE:
             schedule = DEFAULT_SCHEDULE
         return replace(self, pipeline=pipeline, schedule=schedule, microbatches=microbatches)

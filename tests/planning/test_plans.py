@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import autopar
+from autopar import annotate
 from autopar.annotate import ProcessMesh, load_annotations
 from autopar.annotate.plan_text import PinnedOp, plan_text
 from autopar.base.errors import AnnotationError, InvalidInputError
@@ -133,6 +134,64 @@ def test_a_step_of_open_sizes_is_compiled_again_from_its_plan(tmp_path: Path) ->
         compiled(mesh="dp=2,tp=2", plan=plan)
 
 
+class Chain(nn.Module):
+    """Two layers, each of which is a stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 12), nn.Linear(12, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shard", "pinned"),
+    [
+        ("", None, "  x: {layout: [-1, -1], on: {pp: 0}}"),
+        ("data:tp", None, "  x: {layout: [tp, -1], on: {pp: 0}}"),
+        ("none", {"x": [None, "tp"]}, "  x: [-1, tp]"),
+    ],
+)
+def test_a_pipeline_is_compiled_again_from_its_plan(
+    strategy: str, shard: dict[str, list[str | None]] | None, pinned: str, tmp_path: Path
+) -> None:
+    def compiled_chain(**options: Any) -> CompiledModel:
+        torch.manual_seed(0)
+        x = torch.ones(7, 8)
+        return autopar.compile(Chain(), x, mesh="pp=2,tp=2", pipeline="pp", **options)
+
+    first = compiled_chain(strategy=strategy, shard=shard)
+    plan = tmp_path / "plan.yaml"
+    autopar.save_plan(first, plan)
+    assert pinned in plan.read_text().splitlines()
+    assert programs(compiled_chain(plan=plan)) == programs(first)
+
+
+def test_marks_on_slices_go_with_a_plan(tmp_path: Path) -> None:
+    mesh = ProcessMesh([[0, 1], [2, 3]], dim_names=["side", "tp"])
+
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = nn.Linear(8, 6), nn.Linear(8, 6)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            left = self.left(annotate.shard(x, mesh["side", 0], ["tp", None]))
+            right = self.right(annotate.shard(y, mesh["side", 1], ["tp", None]))
+            return left + right
+
+    def compiled_halves(**options: Any) -> CompiledModel:
+        torch.manual_seed(0)
+        return autopar.compile(Halves(), (torch.ones(7, 8), torch.ones(7, 8)), mesh=mesh, **options)
+
+    first = compiled_halves(strategy=None)
+    plan = tmp_path / "plan.yaml"
+    autopar.save_plan(first, plan)
+    assert str(Path(__file__).parent) not in plan.read_text()
+    assert programs(compiled_halves(plan=plan)) == programs(first)
+
+
 def test_a_plan_decides_whatever_the_cluster(tmp_path: Path) -> None:
     """What is split how doesn't depend on the cluster; how values are moved there may."""
     first = compiled(mesh="dp=2,tp=2", strategy="fsdp:dp,tensor:tp", cluster="h100")
@@ -199,6 +258,10 @@ def test_an_onnx_model_is_compiled_again_from_its_plan(tmp_path: Path) -> None:
         ("shrad: {x: [tp]}", "unknown key 'shrad'; did you mean shard?"),
         ("shard: {x: [(3)(4@tp), -1]}", "(3)(4@tp) multiply to 12, but the dimension has 8"),
         ("shard: {x: {layout: [-1, -1], parts: 2}}", "expected a list, or {layout: [...]"),
+        ("shard: {x: {layout: [-1, -1], on: {tp: 2}}}", "tp has 2 processes, 0 to 1, and so no"),
+        ("shard: {x: {layout: [-1, -1], on: {up: 0}}}", "mesh has no axis 'up', only ['tp']"),
+        ("shard: {x: {layout: [-1, -1], on: {tp: a}}}", "on must be {axis: index}"),
+        ("shard: {x: {layout: [-1, tp], on: {tp: 0}}}", "mesh has no axis 'tp'"),
         ("memory: lots", "plan.yaml:1: memory 'lots': write a number"),
         ("mesh: tp=3", "is for tp=3, but mesh= says"),
     ],

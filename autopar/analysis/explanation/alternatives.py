@@ -100,14 +100,17 @@ def other_layouts(mesh: ProcessMesh, value: Value) -> Iterator[Layout]:
 
 
 def other_choices(decided: Decided, op: Op) -> Iterator[Op]:
-    """Yields the op with other factors split over the axes of the mesh, as far as it can be."""
+    """Yields the op with other factors split over the axes of its mesh, as far as it can be.
+
+    An op of a slice, as of a stage of a pipeline, is split over the slice's axes alone.
+    """
     main = decided.completed.main
     call = decided.problem.calls.call_of(op, main.values)
     if not call.has_rule or op.dist is None:
         return
     factors = [name for name in call.rule.sizes if name in call.splittable]
     now = {axis: name for name, dim in op.dist.factors for sub in dim for axis in sub.axes}
-    axes = _axes(decided.mesh)
+    axes = _axes(op.dist.mesh)
     present = [now.get(axis) for axis in axes]
     for chosen in _combinations([[None, *factors] for _ in axes], present):
         if list(chosen) == present:

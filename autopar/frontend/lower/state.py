@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.frontend.lower.contents import with_contents
-from autopar.ir.expr.expression import IntExpr, Size
+from autopar.ir.expr.expression import IntExpr, Size, shape_str
 from autopar.ir.program import Port, Program, Signature
 
 
@@ -115,7 +115,7 @@ def _refuse(given: str, returned: str, what: str, name: str, known: Sequence[str
 
 
 def _unfit(old: Port, new: Port, why: str) -> InvalidInputError:
-    shapes = f"{old.dtype}{list(map(str, old.shape))}, {new.dtype}{list(map(str, new.shape))}"
+    shapes = ", ".join(f"{port.dtype}{shape_str(port.shape)}" for port in (old, new))
     return InvalidInputError(
         f"state: {new.label!r} can't be {old.label!r} of the next call: it {why} ({shapes})"
     )

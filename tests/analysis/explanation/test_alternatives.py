@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
+import autopar
 from autopar.analysis.explanation import Explanation, explain
 from autopar.analysis.explanation.alternatives import (
     ORIGIN,
@@ -80,3 +82,12 @@ def test_each_alternative_is_told() -> None:
     assert [each.doing for each in told if each.doing.startswith("alternative")] == [
         f"alternative {number} of {count}" for number in range(1, count + 1)
     ]
+
+
+def test_an_op_of_a_stage_is_split_within_the_stage() -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.ReLU(), torch.nn.Linear(12, 4))
+    done = autopar.compile(layers, torch.ones(6, 8), mesh="pp=2,tp=2", pipeline="pp")
+    found = [autopar.explain(done, op.results[0]) for op in done.serial.main.ops]
+    others = [each for op in found for each in op.alternatives if not each.present]
+    assert others
+    assert not [each for each in others if each.problem or "pp" in each.text]

@@ -295,7 +295,7 @@ def test_what_sizes_decide_names_them(sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     body = graph([each], {"x": (FLOAT, ["b", "h"])}, ["y"], stored)
     onnx.save(model(body, opset=21), path)
-    with pytest.raises(ModelError, match=rf"{sentence}.*\(bind h with --dims NAME=8"):
+    with pytest.raises(ModelError, match=rf"{sentence}.*\(bind h with --dims h=8"):
         import_onnx(path)
 
 

@@ -185,7 +185,11 @@ def test_a_size_that_is_squeezed_is_one(tmp_path: Path) -> None:
 def test_a_range_decides_what_a_size_decides(tmp_path: Path) -> None:
     most = node("ReduceMax", "x", "y", axes=[1], keepdims=0)
     inputs = {"x": (FLOAT, ["batch", "length"])}
-    with pytest.raises(ModelError, match=r"length == 0 \(bind length with --dims NAME=8, or"):
+    message = (
+        r"length == 0 \(bind length with --dims length=8, or say that it has at least 1, or 2: "
+        r"--dims length=1:\)"
+    )
+    with pytest.raises(ModelError, match=message):
         report(tmp_path, most, inputs=inputs, dims={"length": "0:512"})
     assert ranges(imported(tmp_path, most, inputs=inputs))["length"][0] == 1
 

@@ -51,17 +51,18 @@ def to_bind(names: str, ranges: Sequence[str] = ()) -> str:
     """Returns what a user may do where open sizes decide what a node does.
 
     Args:
-        names: The sizes.
+        names: The sizes, with commas between them.
         ranges: Of these, as users write them, within which it always does the same.
     """
     if ranges:
         return f"say how large they may be together, as --dims {','.join(ranges)}"
-    return f"{to_fix(names)}, or say that it has at least 1, or 2: NAME=1:"
+    least = ",".join(f"{name}=1:" for name in names.split(", "))
+    return f"{to_fix(names)}, or say that it has at least 1, or 2: --dims {least}"
 
 
 def to_fix(names: str) -> str:
     """Returns what a user may do where no range of open sizes is enough for a node."""
-    return f"bind {names} with --dims NAME=8"
+    return f"bind {names} with --dims {','.join(f'{name}=8' for name in names.split(', '))}"
 
 
 def as_array(tensor: torch.Tensor) -> Array:
