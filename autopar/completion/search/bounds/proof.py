@@ -194,7 +194,7 @@ class Proof:
     def _tensors(self, value: int, source: End, readers: Sequence[Reader]) -> Tensors:
         """Returns of which tensors the reshards of a value for some readers are."""
         graph = self.graph
-        group = graph.shared(DeferredSums).group.get(value, AWAITED) if source[1].may_pend else None
+        group = graph.shared(DeferredSums).joined_with(value) if source[1].may_pend else None
         if group == AWAITED and self._is_alone(value, source, readers):
             group = None
         return Tensors(graph.itemsizes[value], group)
