@@ -54,6 +54,14 @@ class DeferredSums:
         group = self.group.get(value, AWAITED)
         return None if group == AWAITED else group
 
+    def joined_with(self, value: int) -> str | None:
+        """Returns the group with whose sums those of a value may travel.
+
+        None where they are alone: nobody joins tensors whose sizes are open (`sums_of`).
+        """
+        is_open = not all(isinstance(size, int) for size in self.graph.values[value].global_shape)
+        return None if is_open else self.group.get(value, AWAITED)
+
     def most_bytes(self, group: str, may_defer: Iterable[int]) -> int:
         """Returns the bytes of all sums of a group.
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.annotate import apply_mesh, apply_pins, parse_mesh
+from autopar.annotate import Pin, apply_mesh, apply_pins, parse_mesh
 from autopar.base.errors import AnnotationError
 from autopar.completion import Complete, Legalize
 from autopar.completion.prepare.common_subexpressions import share_moves
 from autopar.completion.prepare.renew_views import renew_views
+from autopar.completion.problem.buckets import DeferredSums
 from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.price import Price
@@ -26,13 +27,30 @@ from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
+from autopar.ir.text import parse_program
 from autopar.partition import Coalesce, Partition, Prefetch
 from tests.completion.search.enumerated import CLUSTERS, random_program
 from tests.completion.test_training import language
 from tests.given.random_pins import random_pins
 
 MESHES = ("4", "3", "8", "2x2", "4x2", "2x2x2")
-ASSIGNMENTS, LOWERED = 30, 4
+OPEN = """
+program "open" serial
+size $n = 0..512 planned 32
+
+func main {
+  input %x: f32[$n, 64]
+  parameter %u: f32[64, 64]
+  parameter %v: f32[64, 64]
+  %p: f32[$n, 64] = aten.mm.default(self=%x, mat2=%u)
+  %q: f32[$n, 64] = aten.mm.default(self=%x, mat2=%v)
+  %r: f32[$n, 64] = aten.relu.default(self=%p)
+  %s: f32[$n, 64] = aten.gelu.default(self=%q, approximate="none")
+  %y: f32[$n, 64] = aten.mul.Tensor(self=%r, other=%s)
+  return %y
+}
+"""
+ASSIGNMENTS, LOWERED, OPENED = 30, 4, 8
 PHASES = ("forward", "backward", "update")
 ROUNDING = 1e-9
 
@@ -153,3 +171,31 @@ def test_no_preset_takes_less_than_the_bound_of_a_training_step() -> None:
             assert completed_seconds(program, cluster, strategy) >= bound
         except AnnotationError:
             continue  # it finds nothing to split
+
+
+def opened(mesh: str) -> Program:
+    """Returns a program whose batch is open, with two sums that a phase waits for."""
+    pins = [Pin("x", (-1, 0), "test"), Pin("[uv]", (0, -1), "test")]
+    return apply_mesh(apply_pins(parse_program(OPEN), parse_mesh(mesh), pins), parse_mesh(mesh))
+
+
+@pytest.mark.parametrize("mesh", ["a=3", "a=2,b=3", "a=8,b=2", "a=64,b=8"])
+def test_no_plan_of_open_sizes_takes_less_than_the_bound(mesh: str) -> None:
+    program, cluster, chance = opened(mesh), Cluster.load("cpu"), random.Random(mesh)
+    graph = free(program, cluster)
+    found, bound = searched(graph)
+    plans = [draw(graph, chance) for draw in (assigned, summed) for _ in range(OPENED)]
+    for plan in (found, *plans):
+        done = program.with_main(write_solution(program.main, plan))
+        assert seconds_as_run(done, cluster) >= bound
+
+
+def test_sums_of_open_sizes_travel_with_none() -> None:
+    graph = free(opened("a=8"), Cluster.load("cpu"))
+    sums = graph.shared(DeferredSums)
+    assert "awaited" in sums.group.values()
+    assert {sums.joined_with(value) for value in sums.group} == {None}
+    fixed = OPEN.replace("size $n = 0..512 planned 32\n", "").replace("$n", "32")
+    graph = free(apply_mesh(parse_program(fixed), parse_mesh("a=8")), Cluster.load("cpu"))
+    sums = graph.shared(DeferredSums)
+    assert {sums.joined_with(value) for value in sums.group} == {"awaited", ""}

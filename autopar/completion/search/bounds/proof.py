@@ -199,7 +199,7 @@ class Proof:
         They are carried out at least as often as the reader that runs least.
         """
         graph = self.graph
-        group = graph.shared(DeferredSums).group.get(value, AWAITED) if source[1].may_pend else None
+        group = graph.shared(DeferredSums).joined_with(value) if source[1].may_pend else None
         if group == AWAITED and self._is_alone(value, source, readers):
             group = None
         times = min(each[0].times for each in readers)

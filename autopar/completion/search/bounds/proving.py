@@ -13,6 +13,7 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.search.bounds.proof import Proof
 from autopar.completion.search.effort import (
     ASCENTS,
+    CHECKED,
     FEW_PROOFS,
     IDLE_PART,
     IDLE_PROOFS,
@@ -25,9 +26,9 @@ from autopar.completion.search.effort import (
 )
 from autopar.completion.search.incumbents import PROVEN
 from autopar.completion.search.learned import CLOSE
-from autopar.completion.search.network.network import Costs
+from autopar.completion.search.network.network import Costs, Network
 from autopar.completion.search.plans import Plans
-from autopar.completion.search.solvers.eliminate import eliminate
+from autopar.completion.search.solvers.eliminate import Reduced, eliminate
 from autopar.completion.search.solvers.trws import Trws
 from autopar.completion.search.watch import is_idle
 
@@ -51,19 +52,16 @@ class Proving(Plans):
             in_turn: Whether to go on for a few rounds, whatever they promise, in which pairs of
                 readers are weighed anew.
         """
-        learned, before = self.learned, -math.inf
-        learned.costs = Costs(self.watch)
+        before = -math.inf
+        self.learned.costs = Costs(self.watch)
         proof = self._proof()
         rounds, least = (TURN_ROUNDS, TURN_ASCENTS) if in_turn else (MAX_PROOFS, ASCENTS)
         ascents, gaps = least, list[float]()
+        network = self._network(proof)
         for number in range(1, rounds + 1):
             self._tell(f"proving, round {number}")
             self.watch.spend(ROUND_WORK * len(self.graph.nodes))
-            reduced = eliminate(proof.network(self.tables.resident, self.memory_price))
-            trws = Trws(reduced.core, learned.messages)
-            for _ in range(ascents):
-                self.bound = max(self.bound, trws.ascend() + reduced.seconds)
-            learned.messages = trws.messages
+            reduced, trws = self._ascended(network, ascents)
             if self.bound > above or self.watch.is_late:
                 break
             if not in_turn and self.best is not None and self._is_for_presets:
@@ -72,23 +70,61 @@ class Proving(Plans):
                 break
             labels = reduced.labels(trws.labels())
             self._promising = proof.choices(labels)
-            if self._is_small and self.best is not None:
-                self._keep(proof, labels)
             gaps.append(self._gap_to(self.bound))
             if gaps[-1] <= enough or is_idle(gaps, IDLE_PROOFS, IDLE_PART):
                 break
-            if in_turn:
-                proof.follow(labels)
-            moves = list(proof.transfers_of(labels))
-            has_learned = proof.learn(labels)
-            has_learned = self.tables.least.look(moves) or has_learned
-            if not has_learned and self.best is not None:
-                has_learned = self.tables.least.learn(moves)
+            has_learned = self._learn_least(proof, labels, in_turn=in_turn)
+            network = self._network(proof)
+            if self._is_better(network, labels):
+                self._keep(proof, labels)
+                if self._gap_to(self.bound) <= enough:
+                    break
             rise, before = self.bound - before, self.bound
-            if not in_turn and self._is_settled(rise, rounds - number, has_learned):
+            # What few ascents don't raise, more of them may.
+            is_tried = has_learned or ascents >= CHECKED
+            if not in_turn and is_tried and self._is_settled(rise, rounds - number, has_learned):
                 break
             # Where nothing is left to learn, the network stays, and only messages help.
             ascents = least if has_learned else min(2 * ascents, MAX_ASCENTS)
+
+    def _ascended(self, network: Network, ascents: int) -> tuple[Reduced, Trws]:
+        """Raises the bound by sending messages; returns what they were sent on.
+
+        Args:
+            network: The network, which is used up.
+            ascents: How often they are sent.
+        """
+        reduced = eliminate(network)
+        trws = Trws(reduced.core, self.learned.messages)
+        for _ in range(ascents):
+            self.bound = max(self.bound, trws.ascend() + reduced.seconds)
+        self.learned.messages = trws.messages
+        return reduced, trws
+
+    def _is_better(self, network: Network, labels: Sequence[int]) -> bool:
+        """Whether what labels stand for may be faster than the best plan.
+
+        Most are no plans worth having. The network charges none more than it takes, which shows
+        that before they are priced.
+        """
+        return (
+            self._is_small and self.best is not None and network.cost_of(labels) < self.best.seconds
+        )
+
+    def _network(self, proof: Proof) -> Network:
+        """Returns the network of the proof with what is known by now."""
+        return proof.network(self.tables.resident, self.memory_price)
+
+    def _learn_least(self, proof: Proof, labels: Sequence[int], *, in_turn: bool) -> bool:
+        """Prices what labels stand for; returns whether something takes more than was known."""
+        if in_turn:
+            proof.follow(labels)
+        moves = list(proof.transfers_of(labels))
+        has_learned = proof.learn(labels)
+        has_learned = self.tables.least.look(moves) or has_learned
+        if not has_learned and self.best is not None:
+            has_learned = self.tables.least.learn(moves)
+        return has_learned
 
     def _is_settled(self, rise: float, rounds: int, has_learned: bool) -> bool:
         """Whether as many more rounds that raise the bound like the last one don't help."""
@@ -100,7 +136,7 @@ class Proving(Plans):
         """Looks for better plans where the proof sees some, which knows least of what they take."""
         proof = self._proof()
         for _ in range(FEW_PROOFS):
-            reduced = eliminate(proof.network(self.tables.resident, self.memory_price))
+            reduced = eliminate(self._network(proof))
             trws = Trws(reduced.core, self.learned.messages)
             for _ in range(ASCENTS):
                 trws.ascend()

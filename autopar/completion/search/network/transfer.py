@@ -47,16 +47,19 @@ class Ends:
 
     Attributes:
         forms: The different forms.
+        position: Of each of them.
         index: Per label, the form's position.
         may_pend: Whether a sum is pending in one of them.
     """
 
     def __init__(self, of_label: Sequence[Form]) -> None:
         self.of_label = tuple(of_label)
-        order = {form: index for index, form in enumerate(dict.fromkeys(of_label))}
-        self.forms = tuple(order)
-        self.may_pend = any(form.layout.partial for form in order)
-        self.index: NDArray[np.intp] = np.array([order[form] for form in of_label], dtype=np.intp)
+        self.position = {form: index for index, form in enumerate(dict.fromkeys(of_label))}
+        self.forms = tuple(self.position)
+        self.may_pend = any(form.layout.partial for form in self.forms)
+        self.index: NDArray[np.intp] = np.array(
+            [self.position[form] for form in of_label], dtype=np.intp
+        )
 
     def is_same(self, other: Ends) -> NDArray[np.bool_]:
         """Returns with which labels two tensors have the same form."""
@@ -94,6 +97,11 @@ class Tensors:
 
 
 _Key = tuple[Ends, Ends, Tensors]
+
+
+def _is_alike(made: Form, one: Tensors, other: Tensors) -> bool:
+    """Whether a reshard from a form takes as long for some tensors as for others."""
+    return one.itemsize == other.itemsize and (one.group == other.group or not made.layout.partial)
 
 
 class Transfers:
@@ -184,13 +192,23 @@ class Transfers:
         for source, made, target, needed, of in dict.fromkeys(of_once):
             key = source, target, of
             table = self._tables[key]
-            cell = source.forms.index(made), target.forms.index(needed)
+            cell = source.position[made], target.position[needed]
             seconds = price(made, needed, of)
             if abs(seconds - table[cell]) > ROUNDING * seconds:
                 changed = True
-                table[cell] = seconds
-                self._lessons[key] = 1 + self.lessons(*key)
+                self._set(made, needed, of, seconds)
         return changed
+
+    def _set(self, made: Form, needed: Form, of: Tensors, seconds: float) -> None:
+        """Enters the seconds of a reshard into every table that has it."""
+        for key, table in self._tables.items():
+            source, target, other = key
+            row, column = source.position.get(made), target.position.get(needed)
+            if row is None or column is None or not _is_alike(made, of, other):
+                continue
+            if abs(seconds - table[row, column]) > ROUNDING * seconds:
+                table[row, column] = seconds
+                self._lessons[key] = 1 + self.lessons(*key)
 
     def _planned(self, made: Form, needed: Form, of: Tensors) -> float:
         """Returns the seconds of a reshard as it is carried out."""
