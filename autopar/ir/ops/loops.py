@@ -56,7 +56,7 @@ def is_inside(op: Op) -> bool:
 
 
 def lasts(op: Op | None) -> bool:
-    """Returns whether what an op makes, or is given if there is none, is the same in a whole loop."""
+    """Returns whether what an op makes is the same in all iterations; what is given is, too."""
     return op is None or op.kind in LEAVES or not is_inside(op)
 
 
