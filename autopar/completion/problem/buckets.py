@@ -17,7 +17,6 @@ from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, bytes_of
 from autopar.cost.reshard.buckets import BUCKET_BYTES, Sum, bucket_seconds, sums_of
 from autopar.cost.reshard.deferred_sums import awaited
-from autopar.ir.ops.loops import behind
 from autopar.ir.ops.shape.view import VIEWS
 
 Steps = tuple[tuple[Form, Form], ...]
@@ -192,13 +191,13 @@ class Buckets:
         made = graph.producer[value]
         assert made is not None
         group, dtype = graph.shared(DeferredSums).group[value], graph.values[value].dtype
-        lifetime = behind(made[0].op).lifetime
+        lifetime = made[0].left_in
         return first.kind, first.axes, first.monoid, group, dtype, lifetime[1:]
 
     def _saved_seconds(self, bucket: _Bucket) -> float:
         model, outputs = self.model, self.graph.outputs
         made = self.graph.producer[bucket.members[0].value]
-        times = behind(made[0].op).times if made else 1
+        times = made[0].left_in.times if made else 1
         sums = [each.moves[0] for each in bucket.members if each.moves[0] is not None]
         lane = sums[0].kind, sums[0].axes
         stored = sum(each.stored_bytes for each in sums)

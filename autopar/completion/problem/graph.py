@@ -20,7 +20,7 @@ from autopar.ir.dims import DimLayout, dim_axes, normalize_dim
 from autopar.ir.layout import Origin
 from autopar.ir.ops.loops import behind, lasts
 from autopar.ir.ops.table import MOVED
-from autopar.ir.program import STORED_ROLES, Op, OpDist, Value
+from autopar.ir.program import STORED_ROLES, Lifetime, Op, OpDist, Value
 
 T = TypeVar("T")
 
@@ -38,6 +38,8 @@ class Node:
         tensors: Both, operands first.
         steady: Whether it depends on no input that changes between calls.
         weights: Positions of the operands that are steady and are contracted with one that is not.
+        lifetime: That of the op.
+        left_in: That of its results, which of what a loop leaves isn't the op's own.
     """
 
     index: int
@@ -48,6 +50,8 @@ class Node:
     tensors: tuple[int, ...]
     steady: bool
     weights: tuple[int, ...]
+    lifetime: Lifetime
+    left_in: Lifetime
 
 
 class Graph:
@@ -105,14 +109,15 @@ class Graph:
         self.renewed = [pair for pair in self.aliases if self._are_alike(*pair)]
         self.kept: dict[int, frozenset[str]] = {}
         self.settled: dict[int, Splits] = {}
-        phases = dict.fromkeys(each.lifetime for op in ops for each in (op, behind(op)))
-        self.lifetimes = {lifetime: index for index, lifetime in enumerate(phases)}
         self.steady = [value.role in STORED_ROLES for value in self.values]
         self.producer: list[tuple[Node, int] | None] = [None] * len(self.values)
         self.uses: list[list[tuple[Node, int]]] = [[] for _ in self.values]
         self.nodes = [self._node(index, op) for index, op in enumerate(_canonical(ops))]
         placed = {op.results: index for index, op in enumerate(ops)}
         self.order = [placed[node.op.results] for node in self.nodes]
+        in_order = sorted(self.nodes, key=lambda node: self.order[node.index])
+        phases = dict.fromkeys(each for node in in_order for each in (node.lifetime, node.left_in))
+        self.lifetimes = {lifetime: index for index, lifetime in enumerate(phases)}
         self.decided = {n.index: decision(n) for n in self.nodes if n.op.dist is not None}
         self._derived: dict[Hashable, object] = {}
         self._structure: dict[Hashable, object] = {}
@@ -248,7 +253,9 @@ class Graph:
         )
         steady = all(self.steady[v] for v in operands)
         weights = () if steady else _weights(call, [self.steady[v] for v in operands])
-        node = Node(index, op, call, operands, results, operands + results, steady, weights)
+        around = operands + results
+        lifetimes = op.lifetime, behind(op).lifetime
+        node = Node(index, op, call, operands, results, around, steady, weights, *lifetimes)
         for position, value in enumerate(results):
             self.producer[value] = (node, position)
             self.steady[value] = steady
@@ -264,7 +271,7 @@ class Graph:
     @cached_property
     def times_read(self) -> list[int]:
         """How often each value is brought to where it is read, at most."""
-        return [max((node.op.times for node, _ in uses), default=1) for uses in self.uses]
+        return [max((node.lifetime.times for node, _ in uses), default=1) for uses in self.uses]
 
     @cached_property
     def lasting(self) -> list[bool]:

@@ -15,7 +15,6 @@ from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.problem.space import Form, Need, Windows
 from autopar.cost.reshard.making import Making
-from autopar.ir.ops.loops import behind
 from autopar.ir.program import Lifetime
 
 Needs = tuple[tuple[int, tuple[Need, ...]], ...]
@@ -97,11 +96,11 @@ class Price:
                     and first is not choices[node.index].produced[position]
                 ):
                     stored = self.space.complete(first)
-                needs[behind(node.op).lifetime] = {stored: None}
+                needs[node.left_in] = {stored: None}
             for need in choices[node.index].reads_again(position):
-                needs.setdefault(behind(node.op).lifetime, {})[need] = None
+                needs.setdefault(node.left_in, {})[need] = None
         for node, position in graph.uses[value]:
-            lifetime = node.op.lifetime
+            lifetime = node.lifetime
             needs.setdefault(lifetime, {}).update(
                 dict.fromkeys(choices[node.index].reads(position))
             )

@@ -32,7 +32,6 @@ from autopar.completion.search.network.network import Array, Costs, Network
 from autopar.completion.search.network.order import SumsInOrder
 from autopar.completion.search.network.shares import Shares
 from autopar.completion.search.network.transfer import Ends, Moved, Moves, Tensors, Transfers
-from autopar.ir.ops.loops import behind
 from autopar.ir.program import Lifetime
 
 MAX_PAIRS = 6
@@ -155,7 +154,7 @@ class Proof:
             node, _ = producer
             (source,) = self._origins(value)
             if value in self.graph.outputs:
-                lifetime = behind(node.op).lifetime
+                lifetime = node.left_in
                 readers.append((lifetime, *self._stored(self._renewed.get(value, value))))
         elif readers:
             source = self._stored(value)
@@ -208,7 +207,7 @@ class Proof:
     def _readers(self, value: int) -> Iterator[Reader]:
         for node, position in self.graph.uses[value]:
             ends = self.transfers.ends(self.candidates[node.index].consumed[position])
-            yield node.op.lifetime, node.index, ends
+            yield node.lifetime, node.index, ends
 
     def _stored(self, value: int) -> End:
         """Returns the variable of the form in which an input or output is stored."""

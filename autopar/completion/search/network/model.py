@@ -21,7 +21,6 @@ from autopar.completion.search.network.candidates import Candidates
 from autopar.completion.search.network.memory_price import FREE, MemoryPrice, ResidentValues
 from autopar.completion.search.network.network import IMPOSSIBLE, Array, Costs, Network
 from autopar.completion.search.network.transfer import Ends, Moved, Moves, Tensors, Transfers
-from autopar.ir.ops.loops import behind
 from autopar.ir.program import Lifetime
 
 End = tuple[int, Ends]
@@ -227,7 +226,7 @@ class _Builder:
         readers: dict[Lifetime, Readers] = {}
         for each in self._contents(value):
             for node, position in self.graph.uses[each]:
-                lifetime = node.op.lifetime
+                lifetime = node.lifetime
                 ends = self.transfers.ends(self.candidates[node.index].consumed[position])
                 readers.setdefault(lifetime, {}).setdefault(node.index, []).append(ends)
         return readers
@@ -239,7 +238,7 @@ class _Builder:
         is_free = self.graph.pins[value] is None and self.graph.producer[value] is not None
         contents = (each for each in self._contents(value) if self.graph.producer[each] is not None)
         for maker, each in zip(made, contents, strict=True):
-            times = behind(self.graph.nodes[maker[0]].op).times
+            times = self.graph.nodes[maker[0]].left_in.times
             of = self._tensors(each, maker[1], times)
             self._move(maker, kept, of, is_free and len(readers) > 1)
         return kept

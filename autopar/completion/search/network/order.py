@@ -69,7 +69,7 @@ class SumsInOrder:
         made = graph.producer[value]
         assert made is not None
         if graph.shared(DeferredSums).group[value] != AWAITED or (
-            made[0].op.lifetime != reader.op.lifetime
+            made[0].lifetime != reader.lifetime
         ):
             return False
         if reader.op.kind not in VIEWS:

@@ -91,8 +91,8 @@ class Pruning:
     def _use(self, value: int) -> _Use:
         graph = self.graph
         producer = graph.producer[value]
-        made = [producer[0].op.lifetime] if producer is not None else []
-        phases = [node.op.lifetime for node, _ in graph.uses[value]]
+        made = [producer[0].lifetime] if producer is not None else []
+        phases = [node.lifetime for node, _ in graph.uses[value]]
         phases += made if value in graph.outputs else []
         return _Use(
             len(phases),
