@@ -50,11 +50,18 @@ class Pass(NamedTuple):
         if not microbatches.bounds:
             return batch
         if self.times > 1:
-            return [step.call(START, loop.take, node, self.times) for node in batch]
+            return [_part(step, node, self.times) for node in batch]
         return [
             step.call(place, aten.slice.Tensor, node, 0, begin, end)
             for node, (begin, end) in zip(batch, microbatches.ranges(self.number), strict=True)
         ]
+
+
+def _part(step: Step, node: fx.Node, times: int) -> fx.Node:
+    """Adds what an iteration has of a tensor of the batch."""
+    part = step.call(START, loop.take, node, times)
+    step.names[part] = f"{step.inputs[node].name}.part"
+    return part
 
 
 def passes_of(joints: Sequence[Joint], microbatches: Microbatches) -> list[Pass]:

@@ -151,8 +151,9 @@ def _parts(
         batch = each.rows_of(step, inputs.batch, microbatches, place)
         buffers = {**inputs.read, **(parts[-1].buffers if parts else {})}
         if each.times > 1:
-            carried = {name: step.call(START, loop.carry, buffers[name]) for name in joint.updates}
-            buffers.update(carried)
+            for name in joint.updates:
+                buffers[name] = step.call(START, loop.carry, buffers[name])
+                step.names[buffers[name]] = f"{name}.carried"
         given: dict[fx.Node, fx.Node] = dict(inputs.constants)
         for node, name in joint.stored.items():
             given[node] = buffers[name]
