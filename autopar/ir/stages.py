@@ -8,6 +8,7 @@ backward pass.
   first, and so are numbers made of the batch alone, as how many targets count.
 * What has as many elements as a parameter, and is made for its gradient alone, is where that
   parameter is read first.
+* What is carried from one microbatch to the next is where it is made.
 * Another backward op is in the stage of the forward op whose gradient it computes: that of what it
   reads of the forward pass. A parameter that several stages read says so for the last of them from
   which a gradient can come.
@@ -21,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from autopar.ir.expr.expression import planned, prod
+from autopar.ir.ops.loops import LAST
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import STORED_ROLES, Function, Op
 
@@ -66,6 +68,7 @@ class Stages:
         self._belongings = self._find_belongings(function, backward)
         undecided = self._find_backward(backward)
         self._find_by_readers(forward, backward, undecided)
+        self._move_carried(forward)
         made = {**self._forward, **self._backward}
         self.gradients = {op.results for op in backward if op.results[0] in self._belongings}
         self.found = {op.results: made.get(op.results[0], 0) for op in (*forward, *backward)}
@@ -107,9 +110,18 @@ class Stages:
             for name in self.prepared.intersection(op.results):
                 stages = self.reading.get(name) or {op.stage}
                 self._forward[name] = min(stages)
-            for name in op.operands:
+            # What the next iteration finds follows what this one makes, not the other way round.
+            for name in () if op.kind == LAST else op.operands:
                 if name not in self._forward or name in self.prepared:
                     self.reading[name] |= stages
+
+    def _move_carried(self, forward: Sequence[Op]) -> None:
+        """Puts both ends of what is carried where an iteration makes it."""
+        for op in forward:
+            if op.kind == LAST:
+                made, carried = op.operands
+                stage = self._forward.get(made, self._forward[carried])
+                self._forward.update(dict.fromkeys((carried, *op.results), stage))
 
     def _find_belongings(self, function: Function, backward: Sequence[Op]) -> dict[str, int]:
         """Returns where the parameters are read for whose gradients alone values are made."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import autopar
+from autopar import annotate
 from autopar.annotate import parse_mesh
 from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops.loops import LEAVES
 from autopar.ir.text import parse_program, print_program
 from autopar.ir.unroll import has_loops, unrolled
@@ -208,3 +211,78 @@ def test_what_a_microbatch_leaves_goes_on_to_the_next() -> None:
         model(part)
     torch.testing.assert_close(steps.stored["running_mean"], model.running_mean)
     torch.testing.assert_close(steps.stored["running_var"], model.running_var)
+
+
+class Carrying(nn.Module):
+    """What is carried is read before the stage or slice in which it is made, or the other way."""
+
+    def __init__(self, mesh: ProcessMesh, marks: Sequence[int], *, staged: bool) -> None:
+        super().__init__()
+        self.mesh, self.marks, self.staged = mesh, marks, staged
+        self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+        for name in ("means", "earlier", "rows", "late"):
+            self.register_buffer(name, torch.ones(4))
+
+    def sent(self, h: Tensor, mark: int) -> Tensor:
+        if mark not in self.marks:
+            return h
+        return annotate.shard(h, self.mesh[self.mesh.dim_names[0], mark % 2], [-1, -1])
+
+    def second(self) -> AbstractContextManager[None]:
+        return annotate.pipeline_stage(1) if self.staged else nullcontext()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        h = self.norm(self.sent(self.first(x), 0)) + self.earlier / self.calls
+        with self.second():
+            h = torch.tanh(self.sent(h, 1)) + self.means * self.late
+            self.late = h.detach().mean(0)
+        h = self.sent(h, 2)
+        self.earlier = self.means.clone()
+        self.means = self.rows + h.detach().mean(0)
+        self.rows = x.detach()[0]
+        with self.second():
+            return self.last(h)
+
+
+def check_carried(model: Carrying, folder: Path, **options: Any) -> None:
+    torch.manual_seed(0)
+    model = model.double()
+    x, target = torch.randn(6, 4).double(), torch.randn(6, 4).double()
+    step = autopar.compile(
+        model,
+        (x, target),
+        mesh=model.mesh,
+        loss=F.mse_loss,
+        optimizer=torch.optim.SGD(model.parameters(), 0.1),
+        accumulate=3,
+        strategy=None,
+        **options,
+    )
+    assert has_loops(step.serial.main)
+    expected = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(expected.parameters(), 0.1)
+    step.save(folder / "build")
+    with autopar.load(folder / "build", virtual=True) as trainer:
+        for _ in range(STEPS):
+            trainer.step((x, target))
+            optimizer.zero_grad()
+            for rows, numbers in zip(x.chunk(3), target.chunk(3), strict=True):
+                (F.mse_loss(expected(rows), numbers) / 3).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        found = trainer.state_dict()
+    for name, tensor in expected.state_dict().items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v"])
+def test_stages_carry_what_they_make(schedule: str, staged: bool, tmp_path: Path) -> None:
+    model = Carrying(parse_mesh("pp=2,dp=2"), (), staged=staged)
+    check_carried(model, tmp_path, pipeline="pp", schedule=schedule)
+
+
+@pytest.mark.parametrize("marks", [(0,), (1,), (0, 1), (0, 2), (0, 1, 2)])
+def test_slices_carry_what_they_make(marks: Sequence[int], tmp_path: Path) -> None:
+    check_carried(Carrying(parse_mesh("2x2"), marks, staged=False), tmp_path)

@@ -11,6 +11,7 @@ computed from it follows:
   gradients, the optimizer's state and new contents lie where what they belong to lies.
 * Backward ops and updates run where their results are wanted, as far as that is within the slice of
   their operands or beside it: gradients follow their forward values.
+* What loops carry from iteration to iteration is found where an iteration leaves it.
 * Where there is a pipeline, ops run where their stages do, but for updates.
 * What follows from no mark is on the whole mesh, and so are the outputs of the program.
 
@@ -28,6 +29,7 @@ from types import MappingProxyType
 
 from autopar.ir.fixed import Index
 from autopar.ir.layout import Layout
+from autopar.ir.ops.loops import LAST
 from autopar.ir.program import STORED_ROLES, Function, Op, Program
 
 Place = frozenset[tuple[str, Index]]
@@ -101,13 +103,15 @@ class _Finder:
     def find(self) -> Places:
         function = self.function
         self.uses = function.consumers()
+        self.ends = _ends(function)
         self.values.update((name, self.pinned[name]) for name in self._pinned_inputs())
         forward = [op for op in function.ops if op.phase == "forward"]
         backward = [op for op in function.ops if op.phase != "forward"]
         for op in forward:
-            self._put(op, self._staged(op) or self._sent(op) or self._of_operands(op))
+            place = self._staged(op) or self._other_end(op)
+            self._put(op, place or self._sent(op) or self._of_operands(op))
         for op in reversed(forward):
-            self._put(op, self._of_readers(op, ("forward",)))
+            self._put(op, self._other_end(op) or self._of_readers(op, ("forward",)))
         self._put_inputs(("forward",))
         self._put_belongings()
         near = self._near(backward)
@@ -116,7 +120,7 @@ class _Finder:
         for op in reversed(backward):
             self._put(op, _wanted(near[op.results], self._of_readers(op)))
         for op in reversed(forward):
-            self._put(op, self._of_readers(op))
+            self._put(op, self._other_end(op) or self._of_readers(op))
         for op in function.ops:
             self._put(op, WHOLE)
         self._put_inputs()
@@ -158,6 +162,10 @@ class _Finder:
     def _staged(self, op: Op) -> Place | None:
         """Returns where the stage of an op runs; None if it is in none."""
         return None if op.phase == "update" else self.stages.get(op.stage)
+
+    def _other_end(self, op: Op) -> Place | None:
+        """Returns where the other end of what is carried is: it is left where it is found."""
+        return self.ops.get(self.ends.get(op.results, ()))
 
     def _sent(self, op: Op) -> Place | None:
         """Returns the slice to which marks send all results of an op, if an operand is there too.
@@ -220,6 +228,12 @@ class _Finder:
         renewed = dict(self.function.aliases)
         for name in self.function.outputs:
             self.values[name] = self.values[renewed[name]] if name in renewed else WHOLE
+
+
+def _ends(function: Function) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Returns, of each end of what loops carry from iteration to iteration, the other one."""
+    ends = {op.results: (op.operands[1],) for op in function.ops if op.kind == LAST}
+    return ends | {carried: left for left, carried in ends.items()}
 
 
 def _joined(places: Iterable[Place]) -> Place | None:
