@@ -73,6 +73,7 @@ class _FunctionPartitioner:
         self.forms: dict[str, Forms] = {}
         self.counts: dict[str, int] = {}
         self.stored = self._stored_layouts()
+        self.renewed = {new for new, _ in function.aliases}
         self.deferred = {name for op in function.ops for name in op.results}
         self.deferred -= awaited(function.ops)
         made = {name: op for op in function.ops for name in op.results}
@@ -238,6 +239,9 @@ class _FunctionPartitioner:
         origin = Origin("implied", f"reshard of %{name} from {source} to {layout}")
         current = forms.there(lifetime)[source]
         steps = lower_reshard(source, reshard)
+        if name in self.renewed and layout.mesh.fixed and layout.mesh != source.mesh:
+            # Who sends new content has the move's result too, but nothing to write it to.
+            steps.append(LocalStep("aten.alias.default", (), layout))
         for step in steps[:-1]:
             current = self._add_step(value, step, current, origin, reader)
         result = self._add_form(value, layout, origin, lifetime)

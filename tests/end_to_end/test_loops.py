@@ -286,3 +286,38 @@ def test_stages_carry_what_they_make(schedule: str, staged: bool, tmp_path: Path
 @pytest.mark.parametrize("marks", [(0,), (1,), (0, 1), (0, 2), (0, 1, 2)])
 def test_slices_carry_what_they_make(marks: Sequence[int], tmp_path: Path) -> None:
     check_carried(Carrying(parse_mesh("2x2"), marks, staged=False), tmp_path)
+
+
+class Counting(nn.Module):
+    """What it counts is read by the first stage alone, and written behind the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x))
+        self.calls += 1
+        y: Tensor = self.second(h)
+        return y
+
+
+def test_a_batch_that_does_not_divide_finds_buffers_where_a_loop_has_them(tmp_path: Path) -> None:
+    model = Counting()
+    step = autopar.compile(
+        model,
+        (torch.ones(12, 4), torch.ones(12, 4)),
+        mesh="pp=2,dp=2",
+        loss=F.mse_loss,
+        optimizer=torch.optim.SGD(model.parameters(), 0.1),
+        accumulate=4,
+        pipeline="pp",
+        strategy=None,
+        more_batches=[(torch.ones(10, 4), torch.ones(10, 4))],
+    )
+    step.save(tmp_path / "build")
+    with autopar.load(tmp_path / "build", virtual=True) as trainer:
+        for rows in (12, 10):
+            trainer.step((torch.ones(rows, 4), torch.ones(rows, 4)))
+        assert trainer.state_dict()["calls"] == 8
