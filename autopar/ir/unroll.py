@@ -38,7 +38,8 @@ class _Unroller:
         self._main = main
         self._trip = max(op.times for op in main.ops)
         self._within = {name for op in main.ops if not lasts(op) for name in op.results}
-        self._draws = sum(op.arg("number") is not None for op in main.ops)
+        drawn = (op.arg("number") for op in main.ops)
+        self._draws = 1 + max((each for each in drawn if isinstance(each, int)), default=0)
         self._values = dict(main.values)
         self._sums: dict[str, str] = {}
         self._first = {op.results[0]: op.operands[0] for op in main.ops if op.kind == CARRY}
@@ -131,6 +132,9 @@ class _Unroller:
     def _name(self, name: str, iteration: int) -> str:
         """Returns the name of what an iteration has of a value; the first one keeps it."""
         if name in self._first:
+            if name not in self._next:
+                why = f"%{name} was brought elsewhere, so no iteration says what it is in the next"
+                raise VerificationError("a loop can't go on", [why])
             return self._name(self._next[name], iteration - 1) if iteration else self._first[name]
         if name not in self._within or not iteration:
             return name
