@@ -247,3 +247,26 @@ def test_what_does_not_go_together_is_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=why):
         compile_step(MLP, tmp_path / "build", "2", "ddp", **options)
+
+
+class Masked(nn.Module):
+    """Attention of one head over the keys that a mask leaves."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        heads = x[:, None]
+        return F.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask[:, None, None])
+
+
+@pytest.mark.parametrize("mesh", ["3", "2x2"])
+def test_a_mask_of_keys_goes_with_any_length(mesh: str) -> None:
+    example = torch.randn(4, 9, WIDTH), torch.ones(4, 9, dtype=torch.bool)
+    sizes = {0: "batch", 1: "length"}
+    compiled = autopar.compile(Masked(), example, mesh=mesh, dynamic={"x": sizes, "mask": sizes})
+    random = torch.Generator().manual_seed(0)
+    with autopar.InferenceSession(compiled, virtual=True) as session:
+        for batch, length in ((4, 9), (1, 1), (5, 1), (1, 7), (3, 2), (0, 4)):
+            x = torch.randn(batch, length, WIDTH, generator=random)
+            mask = torch.rand(batch, length, generator=random) < 0.7
+            mask[:, 0] = True
+            (found,) = session.run(None, {"x": x, "mask": mask})
+            torch.testing.assert_close(torch.from_numpy(found), Masked()(x, mask))

@@ -16,8 +16,8 @@ from autopar.base.errors import AnnotationError
 from autopar.completion.problem.op_strategies import Call, CallTable, Choice
 from autopar.completion.problem.space import Form, Space
 from autopar.completion.problem.splits import Key, Splits
-from autopar.ir.dims import DimLayout, dim_axes, normalize_dim
-from autopar.ir.layout import Origin
+from autopar.ir.dims import DimLayout, SubDim, dim_axes, normalize_dim
+from autopar.ir.layout import Layout, Origin
 from autopar.ir.ops.loops import behind, lasts
 from autopar.ir.ops.table import MOVED
 from autopar.ir.program import STORED_ROLES, Lifetime, Op, OpDist, Value
@@ -124,10 +124,18 @@ class Graph:
         self._own: dict[Hashable, object] = {}
 
     def like(self, value: int, other: int, form: Form) -> Form:
-        """Returns the form of a value that lies as another one does in its form."""
+        """Returns the form of a value that lies as another one does in its form.
+
+        A dimension in which they differ, as state has that grows, is cut at its own size.
+        """
         if self._are_alike(value, other):
             return form
-        return self.space.of_splits(form.splits, self.values[value].global_shape)
+        shapes = self.values[value].global_shape, self.values[other].global_shape
+        dims = tuple(
+            dim if size == before else (SubDim(size, dim_axes(dim)),)
+            for dim, size, before in zip(form.layout.dims, *shapes, strict=True)
+        )
+        return self.space.form(Layout(self.space.mesh, dims))
 
     def _are_alike(self, value: int, other: int) -> bool:
         return self.values[value].global_shape == self.values[other].global_shape

@@ -364,6 +364,8 @@ class OpenSizes:
 
     def _keep_apart(self, size: IntExpr, other: IntExpr) -> bool:
         """Sees to it that a size is never a number, by the side on which the chosen one is."""
+        if isinstance(size, int):
+            size, other = other, size
         if not isinstance(other, int):
             return is_at_least(size, add(other, 1)) or is_at_least(other, add(size, 1))
         chosen = evaluate(size, {str(each): self._chosen(each) for each in sizes_of(size)})

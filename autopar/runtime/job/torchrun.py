@@ -68,7 +68,9 @@ def what_happened(folder: Path, launcher_log: str) -> str:
     if killed and killed[1].startswith("-"):
         return f"rank {killed[2]} was killed by signal {killed[1][1:]}"
     lines = printed or launcher_log.strip().splitlines()
-    return f"the ranks ended without a message; the last line was: {lines[-1] if lines else '-'}"
+    if not lines:
+        return "the ranks ended without a message, as if their launcher had been killed"
+    return f"the ranks ended without a message; the last line was: {lines[-1]}"
 
 
 def _last(log: Path) -> list[str]:

@@ -53,6 +53,12 @@ def causal(x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(rows, rows, rows, is_causal=is_causal)
 
 
+def masked(x: Tensor) -> Tensor:
+    rows = x.view(1, 1, x.shape[0], 8)
+    kept = (x[:, 0] > 0)[None, None, None]
+    return F.scaled_dot_product_attention(rows, rows, rows, attn_mask=kept)
+
+
 ANY = 2**31 - 1
 
 
@@ -66,6 +72,7 @@ ANY = 2**31 - 1
         (lambda x: x.squeeze(0), 2, ANY),
         (lambda x: x.squeeze(), 2, ANY),
         (lambda x: torch.squeeze_copy(x, 0), 2, ANY),
+        (lambda x: x.sum_to_size(1, 8), 2, ANY),
         (lambda x: x[-1], 1, ANY),
         (lambda x: x[1], 2, ANY),
         (lambda x: x if x.numel() else x + 1, 1, ANY),
@@ -100,7 +107,7 @@ def test_what_code_decides_by_a_rest_narrows_a_size_to_multiples() -> None:
         (lambda x: x * x.shape[0] ** -0.5, "batch", "a number that depends on an open size and"),
         (lambda x: x[::2] if x.shape[0] % 2 else x, "batch=:64", r"whether Mod\(batch, 2\) != 0"),
         (lambda x: x[:1].expand(x.shape[0], 8), "batch", "whether batch <= 1"),
-        (lambda x: x.sum_to_size(1, 8), "batch", "whether 1 != batch"),
+        (lambda x: x.sum_to_size(1, 8), "batch=1:9", "whether 1 != batch; .* as 'batch=2:9'"),
     ],
 )
 def test_what_is_not_said_by_a_range_is_refused(code: Code, size: str, why: str) -> None:
@@ -111,7 +118,13 @@ def test_what_is_not_said_by_a_range_is_refused(code: Code, size: str, why: str)
 
 @pytest.mark.parametrize(
     ("code", "size", "least"),
-    [(told_apart, "batch", 1), (told_apart, "batch=0:64", 0), (causal, "batch=1:64", 1)],
+    [
+        (told_apart, "batch", 1),
+        (told_apart, "batch=0:64", 0),
+        (causal, "batch=1:64", 1),
+        (masked, "batch", 1),
+        (masked, "batch=1:64", 1),
+    ],
 )
 def test_sizes_are_told_apart_that_make_no_difference(code: Code, size: str, least: int) -> None:
     assert ranges(captured(code, size))["batch"][0] == least

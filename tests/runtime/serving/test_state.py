@@ -31,6 +31,8 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"mesh": "3x2", "virtual": True, "strategy": "data:1,tensor:0"},
         {"mesh": "2x2", "virtual": True},
         {"mesh": 2, "strategy": "tensor"},
+        {"mesh": 2, "strategy": "tensor:d0,sequence:d0"},
+        {"mesh": "2x3", "virtual": True, "shard": {"past*": ["d0", -1, "d1", -1]}},
     ],
     ids=str,
 )

@@ -205,6 +205,8 @@ class ExampleSizes(OpenSizes):
         """Returns a range, as users write it, in which a condition is always as planned; or ""."""
         if not isinstance(condition, _ASKED):
             return ""
+        if condition.args[0].is_number:
+            condition = condition.reversed
         symbol, number = condition.args
         size = self._ranges.get(str(symbol))
         if size is None or not isinstance(number, sympy.Integer):
