@@ -77,3 +77,12 @@ def test_tokens_are_those_of_transformers(
     with autopar.InferenceSession(compiled, virtual=True) as session:
         found = autopar.generate(session, ids, attention_mask=mask, max_new_tokens=TOKENS)
     assert np.array_equal(found, expected.numpy())
+
+
+@pytest.mark.parametrize("config", [llama, gpt2])
+def test_state_that_grows_stays_as_a_plan_leaves_it(example: ModuleType, config: Any) -> None:
+    model = transformers.AutoModelForCausalLM.from_config(config())
+    summary = example.compile_decoder(model, "2", "auto").summary()
+    # What is predicted of the plan counts what the new content of the past takes.
+    assert "times as slow" not in summary
+    assert "all_gather" not in summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.completion.problem.graph import Graph
@@ -33,17 +34,30 @@ class Found:
         return 1 - self.bound_seconds / self.seconds
 
 
+def tied(graph: Graph, forms: Sequence[Form]) -> list[Form]:
+    """Returns the forms of values, of which new contents lie as what they are the contents of.
+
+    Args:
+        graph: The graph.
+        forms: Per value, how it is stored.
+    """
+    found = list(forms)
+    for out, into in graph.aliases:
+        if graph.pins[out] is None:
+            found[out] = graph.like(out, into, found[into])
+    return found
+
+
 def solution_of(graph: Graph, choices: list[Choice], forms: list[Form]) -> Solution:
     """Returns a plan as what completion decided.
 
     Args:
         graph: The graph; outputs that share storage with an input are marked as such.
         choices: Per op.
-        forms: Per value, how it is stored.
+        forms: Per value, how it is stored, `tied`.
     """
     for out, into in graph.aliases:
         if graph.pins[out] is None:
-            forms[out] = graph.like(out, into, forms[into])
             detail = f"shares storage with %{graph.values[into].name}"
             graph.origins[out] = Origin("preset", detail)
     chosen = frozenset(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from autopar.completion.problem.op_strategies import Choice
 from autopar.completion.search.bounds.proof import Proof
 from autopar.completion.search.effort import CHECKED, MAX_ASCENTS, MAX_ROUNDS, ROUND_WORK
-from autopar.completion.search.found import Found, solution_of
+from autopar.completion.search.found import Found, solution_of, tied
 from autopar.completion.search.learned import CLOSE, ENOUGH, Learned
 from autopar.completion.search.network.memory_price import FREE, MemoryPrice
 from autopar.completion.search.network.model import Model, build_model
@@ -112,7 +112,7 @@ class Plans:
     def _keep(self, model: Model | Proof, labels: Sequence[int]) -> None:
         """Prices the plan that labels stand for, and keeps it if it is the best so far."""
         choices = model.choices(labels)
-        forms = model.forms(labels)
+        forms = tied(self.graph, model.forms(labels))
         seconds = self.learned.price.total(choices, forms)
         if not self.memory_price.is_free:
             seconds += self.tables.resident.total_seconds(choices, forms, self.memory_price)
