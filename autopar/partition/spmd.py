@@ -16,6 +16,7 @@ from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.deferred_sums import awaited
 from autopar.cost.reshard.planner import ReshardError, ReshardPlanner
+from autopar.ir import emitted
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.ops.loops import behind, lasts
 from autopar.ir.program import Arg, Function, Lifetime, Op, OpDist, Program, Ref, Value
@@ -241,7 +242,7 @@ class _FunctionPartitioner:
         steps = lower_reshard(source, reshard)
         if name in self.renewed and layout.mesh.fixed and layout.mesh != source.mesh:
             # Who sends new content has the move's result too, but nothing to write it to.
-            steps.append(LocalStep("aten.alias.default", (), layout))
+            steps.append(LocalStep(*emitted.alias(), layout))
         for step in steps[:-1]:
             current = self._add_step(value, step, current, origin, reader)
         result = self._add_form(value, layout, origin, lifetime)
