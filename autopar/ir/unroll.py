@@ -37,6 +37,10 @@ class _Unroller:
     def __init__(self, main: Function) -> None:
         self._main = main
         self._trip = max(op.times for op in main.ops)
+        odd = next((op for op in main.ops if op.times not in (1, self._trip)), None)
+        if odd is not None:
+            why = f"{odd.kind} ({odd.loc}) runs {odd.times} times, others {self._trip} times"
+            raise VerificationError("there may be one loop", [why])
         self._within = {name for op in main.ops if not lasts(op) for name in op.results}
         drawn = (op.arg("number") for op in main.ops)
         self._draws = 1 + max((each for each in drawn if isinstance(each, int)), default=0)

@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 import autopar
 from autopar import annotate
 from autopar.annotate import parse_mesh
+from autopar.base.errors import VerificationError
 from autopar.cost import Cluster
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.ir.mesh import ProcessMesh
@@ -321,3 +323,12 @@ def test_a_batch_that_does_not_divide_finds_buffers_where_a_loop_has_them(tmp_pa
         for rows in (12, 10):
             trainer.step((torch.ones(rows, 4), torch.ones(rows, 4)))
         assert trainer.state_dict()["calls"] == 8
+
+
+def test_a_second_loop_is_refused() -> None:
+    program = captured(nn.Linear(4, 4), 8, 4).program
+    ops = list(program.main.ops)
+    at = next(number for number, op in enumerate(ops) if op.times > 1)
+    ops[at] = replace(ops[at], times=2)
+    with pytest.raises(VerificationError, match="runs 2 times, others 4 times"):
+        unrolled(program.with_main(replace(program.main, ops=tuple(ops))))
