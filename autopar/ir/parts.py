@@ -19,7 +19,7 @@ from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
 from autopar.ir.fixed import Fixed, holds, in_order, indices_of
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
+from autopar.ir.program import Arg, Function, Op, Program, Ref, Value, called
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,21 @@ def programs_of(program: Program) -> Parts:
         here = _slices_at(slices, coords)
         if here not in numbers:
             numbers[here] = len(programs)
-            programs.append(program.with_main(_part(main, here)) if slices else program)
+            programs.append(_called(program, _part(main, here)) if slices else program)
             firsts.append(coords)
     return Parts(tuple(programs), tuple(firsts), mesh.dim_names, slices, numbers)
+
+
+def _called(program: Program, main: Function) -> Program:
+    """Returns a program with another main function, and what that calls of the others."""
+    functions = {"main": main}
+    missing = [main]
+    while missing:
+        names = called(missing.pop()) - functions.keys()
+        missing += (program.functions[name] for name in names)
+        functions.update((name, program.functions[name]) for name in names)
+    kept = (name for name in program.functions if name in functions)
+    return replace(program, functions={name: functions[name] for name in kept})
 
 
 def _slices(function: Function) -> Iterator[Fixed]:

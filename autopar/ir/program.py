@@ -310,6 +310,12 @@ class Function:
         return uses
 
 
+def called(function: Function) -> set[str]:
+    """Returns the names of the functions that a function calls."""
+    names = {"call": "callee", "repeat": "body"}
+    return {str(op.arg(names[op.kind])) for op in function.ops if op.kind in names}
+
+
 @dataclass(frozen=True, slots=True)
 class BoxDim:
     """A rank's piece of one sub-dimension: `length` of `size` elements from `start` on."""

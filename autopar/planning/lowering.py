@@ -9,10 +9,10 @@ from autopar.completion import Legalize
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.passes import Pass, with_options
 from autopar.ir.program import Program
-from autopar.partition import Coalesce, Order, Partition, Prefetch, UnrollLoops
+from autopar.partition import Coalesce, Order, Outline, Partition, Prefetch, UnrollLoops
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
 
-LOWERING: tuple[type[Pass], ...] = (Partition, UnrollLoops, Order, Coalesce, Prefetch)
+LOWERING: tuple[type[Pass], ...] = (Partition, Coalesce, Prefetch, Outline, UnrollLoops, Order)
 """The passes behind legalization, in their order. Their options are fields of `Lowering`."""
 
 Store = Callable[[Program], Program]
@@ -52,6 +52,7 @@ class Lowering:
         pipeline: The mesh axis along which the stages of a pipeline lie; "" if there is none.
         schedule: In which order their parts run.
         offload: The labels of what waits in the host's memory; None where a limit decides.
+        functions: Whether tasks of a pipeline become functions.
     """
 
     cluster: Cluster
@@ -61,6 +62,7 @@ class Lowering:
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
     offload: tuple[str, ...] | None = ()
+    functions: bool = True
 
     def __call__(self, completed: Program, seen: Observer = unseen) -> Lowered:
         """Returns a completed program lowered.

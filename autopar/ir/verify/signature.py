@@ -8,7 +8,7 @@ from itertools import pairwise
 from autopar.ir.expr.expression import IntExpr, Size, axes_of, prod, shape_str, sizes_of
 from autopar.ir.expr.facts import is_at_least
 from autopar.ir.expr.relation import SIGNS
-from autopar.ir.program import LEVELS, Arg, Function, Op, Part, Port, Program, Ref, Value
+from autopar.ir.program import LEVELS, Arg, Function, Op, Part, Port, Program, Ref, Value, called
 from autopar.ir.text.words import value_name
 from autopar.ir.used_sizes import used_sizes
 from autopar.ir.verify.function import type_of, type_str
@@ -230,14 +230,7 @@ def _type_text(found: Type) -> str:
 
 def _recursive(program: Program) -> list[str]:
     """Returns the functions that can reach themselves through calls."""
-    calls = {
-        name: {
-            str(op.arg("callee" if op.kind == "call" else "body"))
-            for op in function.ops
-            if op.kind in ("call", "repeat")
-        }
-        for name, function in program.functions.items()
-    }
+    calls = {name: called(function) for name, function in program.functions.items()}
     return [name for name in program.functions if _reaches(name, calls)]
 
 

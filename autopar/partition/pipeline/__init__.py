@@ -1,12 +1,14 @@
 """Pipelines: microbatches on their way from stage to stage.
 
 schedules   in which order each process does its parts of a step
+outline     makes functions of these parts
 order       puts the ops of a program into that order
 """
 
 from __future__ import annotations
 
 from autopar.partition.pipeline.order import Order
+from autopar.partition.pipeline.outline import Outline
 from autopar.partition.pipeline.schedules import SCHEDULES
 
-__all__ = ["SCHEDULES", "Order"]
+__all__ = ["SCHEDULES", "Order", "Outline"]

@@ -15,15 +15,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from autopar.cost import Cluster, evaluate
-from autopar.ir.collectives import is_collective
 from autopar.ir.program import Function, Op, Program
+from autopar.partition.pipeline.of_ops import PHASES, OpTasks
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE, SCHEDULES
-from autopar.partition.pipeline.tasks import BACKWARD, FORWARD, WEIGHT, Pipeline, Task
+from autopar.partition.pipeline.tasks import BACKWARD, Task
 from autopar.partition.pipeline.timetable import Timetable
-
-PHASES = (FORWARD, BACKWARD)
-"""The phases of ops that are part of tasks."""
-
 
 Time = tuple[float, bool]
 """When an op runs, and whether behind others of that time."""
@@ -54,12 +50,12 @@ class Order:
             for name in ("stage", "microbatch")
         )
         pipeline = SCHEDULES[self.schedule].pipeline(processes, stages, microbatches)
-        tasks = _Tasks(program.main, self.pipeline, pipeline)
+        tasks = OpTasks(program.main, self.pipeline, pipeline)
         if not any(tasks.of_ops):
             return program
         return program.with_main(self._ordered(program, tasks))
 
-    def _ordered(self, program: Program, tasks: _Tasks) -> Function:
+    def _ordered(self, program: Program, tasks: OpTasks) -> Function:
         main, pipeline = program.main, tasks.pipeline
         seconds = self._seconds(program, tasks)
         trains = any(op.phase == BACKWARD for op in main.ops)
@@ -71,7 +67,7 @@ class Order:
         ]
         return replace(main, ops=tuple(main.ops[at] for at in in_order(main.ops, times)))
 
-    def _seconds(self, program: Program, tasks: _Tasks) -> Callable[[Task], float]:
+    def _seconds(self, program: Program, tasks: OpTasks) -> Callable[[Task], float]:
         """Returns what says how long each task takes."""
         if self.cluster is None:
             return lambda task: 1.0
@@ -81,70 +77,6 @@ class Order:
             if task is not None and at not in tasks.sends:
                 seconds[task] += cost.seconds
         return seconds.__getitem__
-
-
-class _Tasks:
-    """The task that each op of a function is a part of; None of what none is.
-
-    Args:
-        main: The function, partitioned.
-        axis: The mesh axis along which the stages lie.
-        pipeline: Where each stage runs.
-
-    Attributes:
-        pipeline: What is to be scheduled.
-        of_ops: By position.
-        sends: The positions of what hands results of a task to another process.
-    """
-
-    def __init__(self, main: Function, axis: str, pipeline: Pipeline) -> None:
-        self._axis, self.pipeline = axis, pipeline
-        self._made: dict[str, Task] = {}
-        self.sends: set[int] = set()
-        self.of_ops: list[Task | None] = []
-        for at, op in enumerate(main.ops):
-            sent = self._sent(op)
-            task = sent or self._of(op)
-            if sent is not None:
-                self.sends.add(at)
-            if task is not None:
-                self._made.update(dict.fromkeys(op.results, task))
-            self.of_ops.append(task)
-        self._tell_weights_apart(main)
-
-    def _tell_weights_apart(self, main: Function) -> None:
-        """Finds the backward ops for which no other stage waits: those are tasks of their own."""
-        awaited: set[str] = set()
-        for at, op in reversed([*enumerate(main.ops)]):
-            task = self.of_ops[at]
-            if task is None or op.phase != BACKWARD:
-                continue
-            if at in self.sends and self._process(op) is not None:
-                awaited.update(op.operands)
-            elif at in self.sends or awaited.isdisjoint(op.results):
-                self.of_ops[at] = task._replace(phase=WEIGHT)
-            else:
-                awaited.update(op.operands)
-
-    def _process(self, op: Op) -> int | None:
-        index = None if op.dist is None else dict(op.dist.mesh.fixed).get(self._axis)
-        return index if isinstance(index, int) else None
-
-    def _sent(self, op: Op) -> Task | None:
-        """Returns the task whose result an op sends elsewhere; None if it doesn't."""
-        if not is_collective(op.kind) or op.phase not in PHASES:
-            return None
-        source = next((task for name in op.operands if (task := self._made.get(name))), None)
-        if source is None or self.pipeline.process_of(source.stage) == self._process(op):
-            return None
-        return source
-
-    def _of(self, op: Op) -> Task | None:
-        process = self._process(op)
-        if process is None or op.phase not in PHASES:
-            return None
-        stage = op.stage if self.pipeline.process_of(op.stage) == process else process
-        return Task(stage, op.microbatch, op.phase)
 
 
 def _time(op: Op, task: Task | None, sends: bool, timetable: Timetable) -> Time:
