@@ -1,0 +1,104 @@
+"""Bodies: which ops of a loop may become one function, by the task that they are parts of.
+
+A function is called as a whole: what it reads has to be there before, and what it makes is there
+behind. So ops of a task are in one body unless something outside, that waits for some of them, is
+waited for by others; those are a body of their own then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from autopar.ir.fixed import Fixed
+from autopar.ir.ops.loops import CARRY, CAT, LAST, STACK, TAKE, is_inside
+from autopar.ir.program import Function, Op
+from autopar.partition.pipeline.of_ops import OpTasks
+from autopar.partition.pipeline.tasks import Task
+
+BORDER = (TAKE, CARRY, CAT, STACK, LAST)
+"""What hands values to iterations or takes them from there, and so knows which one it is."""
+
+
+@dataclass(eq=False)
+class Body:
+    """Ops that become one function.
+
+    Attributes:
+        task: The task that they are parts of, of the first microbatch.
+        number: How many bodies of the task come before.
+        ops: Their positions.
+        awaits: The bodies whose results it reads, also through others, as bits.
+    """
+
+    task: Task
+    number: int = 0
+    ops: list[int] = field(default_factory=list)
+    awaits: int = 0
+
+
+def bodies_of(main: Function, tasks: OpTasks) -> list[Body]:
+    """Returns the bodies of a function's loop, in the order of their first ops.
+
+    Args:
+        main: The function, partitioned.
+        tasks: The tasks of its ops.
+    """
+    return _Growing(main, tasks).bodies
+
+
+class _Growing:
+    """Puts op after op into bodies."""
+
+    def __init__(self, main: Function, tasks: OpTasks) -> None:
+        self.bodies: list[Body] = []
+        self._latest: dict[tuple[Task, Fixed], int] = {}
+        self._needs: dict[str, int] = {}
+        for at, op in enumerate(main.ops):
+            task = tasks.of_ops[at]
+            needs = 0
+            for name in op.operands:
+                needs |= self._needs.get(name, 0)
+            if task is not None and at not in tasks.sends and _belongs(op):
+                number = self._body_for(task, op, needs)
+                self.bodies[number].ops.append(at)
+                self.bodies[number].awaits |= needs & ~(1 << number)
+                needs = 1 << number
+            self._needs.update(dict.fromkeys(op.results, needs))
+
+    def _body_for(self, task: Task, op: Op, needs: int) -> int:
+        """Returns the number of the body that an op with these needs may be in."""
+        key = task, op.dist.mesh.fixed if op.dist is not None else ()
+        latest = self._latest.get(key)
+        if latest is not None and not self._waits(needs & ~(1 << latest), latest):
+            return latest
+        number = 0 if latest is None else self.bodies[latest].number + 1
+        self._latest[key] = len(self.bodies)
+        self.bodies.append(Body(task, number))
+        return self._latest[key]
+
+    def _waits(self, needs: int, body: int) -> bool:
+        """Returns whether some of what is needed waits for a body."""
+        new = needs & ~self.bodies[body].awaits
+        seen = 0
+        while new:
+            seen |= new
+            if seen >> body & 1:
+                return True
+            found = 0
+            for number in _bits(new):
+                found |= self.bodies[number].awaits
+            new = found & ~seen
+        return False
+
+
+def _bits(bits: int) -> Iterator[int]:
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _belongs(op: Op) -> bool:
+    """Returns whether an op may be in a function that doesn't know which iteration it runs in."""
+    return is_inside(op) and op.kind not in BORDER and op.arg("number") is None
