@@ -226,10 +226,12 @@ class _Coalescing:
 
     def _key(self, op: Op) -> tuple[object, ...]:
         dtype = self.values[op.operands[0]].dtype
-        phase = op.phase if self.options.phases_apart else ""
+        lifetime = op.lifetime
+        if not self.options.phases_apart:
+            lifetime = lifetime._replace(phase="")
         own = tuple((name, arg) for name, arg in op.args if name not in ("self", "dim"))
         group = self._group(op)
-        return op.kind, own, op.dist, self._source(op), dtype, op.microbatch, phase, group
+        return op.kind, own, op.dist, self._source(op), dtype, lifetime, group
 
     def _group(self, op: Op) -> str:
         """Returns with which others a sum may travel: not with what its own phase waits for."""

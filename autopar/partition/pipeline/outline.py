@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from autopar.ir import emitted
+from autopar.ir.activations import is_asked
 from autopar.ir.ops.loops import CARRY, LAST, SUM
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.unroll import has_loops
@@ -44,6 +45,8 @@ class Outline:
         """Returns the program with calls in the place of ops."""
         main, mesh = program.main, program.mesh
         if not self.functions or not self.pipeline or mesh is None or not has_loops(main):
+            return program
+        if is_asked(main.ops):
             return program
         stages = 1 + max(op.stage for op in main.ops)
         processes = mesh.axis_size(self.pipeline)

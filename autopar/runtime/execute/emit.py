@@ -79,7 +79,9 @@ class _Emitter:
         program, in_place = self.context.program, self.context.in_place
         body = Body(self.context, function, self.module)
         _add_inputs(body)
-        if in_place is not None and function.name == "main":
+        if function.name != "main":
+            body.add_all()
+        elif in_place is not None:
             guarded = in_place.guard is not None
             add_in_place(body, plan_writes(program, body.storage, guarded=guarded))
         else:
