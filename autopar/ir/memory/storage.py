@@ -43,6 +43,7 @@ class Storage:
         self.roots: dict[str, frozenset[str]] = {n: frozenset((n,)) for n in function.inputs}
         self.producers: dict[str, int] = {}
         self.last: dict[str, int] = {}
+        self._inside: dict[str, Storage] = {}
         self._sent: dict[str, tuple[int, frozenset[str]]] = {}
         self._under_way: dict[str, list[tuple[int, int]]] = {}
         for at, op in enumerate(function.ops):
@@ -92,12 +93,7 @@ class Storage:
             return [(r, (o,)) for r, o in zip(op.results, op.operands, strict=True)]
         callee = self.program.functions.get(str(op.arg("callee")))
         if op.kind == "call" and callee is not None:
-            inside = Storage(self.program, callee)
-            given = dict(zip(callee.inputs, op.operands, strict=True))
-            return [
-                (result, tuple(given[name] for name in sorted(inside.inputs_of(output))))
-                for result, output in zip(op.results, callee.outputs, strict=True)
-            ]
+            return self._shared_by(op, callee)
         if is_collective(op.kind):
             shares = not self.is_separate(op)
             if not shares:
@@ -105,3 +101,19 @@ class Storage:
         else:
             shares = op.kind in ("call", "repeat") or may_alias(op.kind)
         return [(result, op.operands if shares else ()) for result in op.results]
+
+    def _shared_by(self, op: Op, callee: Function) -> list[tuple[str, tuple[str, ...]]]:
+        """Returns each result of a call with the operands whose memory it may share."""
+        if callee.name not in self._inside:
+            self._inside[callee.name] = Storage(self.program, callee)
+        inside, over = self._inside[callee.name], dict(callee.aliases)
+        given = dict(zip(callee.inputs, op.operands, strict=True))
+        return [
+            (
+                result,
+                (given[over[output]],)
+                if output in over
+                else tuple(given[name] for name in sorted(inside.inputs_of(output))),
+            )
+            for result, output in zip(op.results, callee.outputs, strict=True)
+        ]

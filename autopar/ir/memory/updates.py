@@ -8,6 +8,9 @@ operands, as fused optimizer steps do, is carried out in that form. A fused step
 what came from the host's memory, too, which is as contiguous as what is stored. Another operand
 that nobody reads any more may be a slice, over which fused steps write wrong numbers.
 
+Of another function they say what its callers give away, as sums that are handed from call to call:
+nobody reads that any more.
+
 A tensor is read as long as anything is that may be a view of it, and where new content itself may
 be a view of an input, it takes the input's place.
 """
@@ -61,19 +64,24 @@ class Writes:
 
 
 def plan_writes(
-    program: Program, storage: Storage | None = None, *, guarded: bool = True
+    program: Program,
+    storage: Storage | None = None,
+    *,
+    guarded: bool = True,
+    function: Function | None = None,
 ) -> Writes:
-    """Returns what `main` may write in place, and when.
+    """Returns what a function may write in place, and when.
 
     Args:
         program: The program.
-        storage: The storage of `main`, if it is known.
+        storage: The storage of the function, if it is known.
         guarded: Whether the first output is looked at before anything is written. Assumptions
             always are.
+        function: The function, by default `main`. Into others nobody looks.
     """
-    main = program.main
+    main = function or program.main
     storage = storage or Storage(program, main)
-    looked = _looked_at(program, guarded)
+    looked = _looked_at(program, guarded) if main.name == "main" else ()
     writes = Writes(_guard(main, looked, storage.producers) if looked else -1, looked)
     shared = _shared(main, storage)
     for output, source in main.aliases:

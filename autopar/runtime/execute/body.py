@@ -22,7 +22,7 @@ from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
 from autopar.runtime.collectives.async_collectives import HALVES
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
-from autopar.runtime.execute.control import Call, Repeat
+from autopar.runtime.execute.control import Call, Repeat, boxed, unboxed
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.table import Kernel, signature, to_torch
@@ -91,6 +91,21 @@ class Body:
             node.meta["op"] = None
             self.sizes[size] = node
 
+    def unpack(self, names: Sequence[str]) -> None:
+        """Adds what takes inputs, and sizes that are open, out of the box that a caller hands over.
+
+        The box has the only references to what only this function reads, so that is dropped after
+        its last use here too.
+        """
+        box = self.graph.placeholder("box")
+        box.meta["op"] = None
+        for name in names:
+            given = Op("call", (), (name,))
+            self.bind(name, self.create(given, "call_function", unboxed, (box,)), given)
+        for size in self.context.sizes:
+            given = Op("call", (), (f"size_{size.name}",))
+            self.sizes[size] = self.create(given, "call_function", unboxed, (box,))
+
     def size(self, size: IntExpr) -> fx.Node | int:
         """Returns what computes a size, or is one."""
         if not isinstance(size, Binary):
@@ -128,7 +143,8 @@ class Body:
         elif op.kind == "call":
             target = self._submodule(str(op.arg("callee")), None)
             operands = (*self._flat(op, "operands"), *self._open_sizes())
-            self._results(op, self.create(op, "call_module", target, operands))
+            box = self.create(op, "call_function", boxed, operands)
+            self._results(op, self.create(op, "call_module", target, (box,)))
         elif op.kind == "repeat":
             target = self._submodule(str(op.arg("body")), _repeat(op))
             parts = ("carried", "sliced", "invariant")
@@ -149,7 +165,12 @@ class Body:
         self.wait(overlap.before.get(len(self.function.ops), ()))
 
     def look(self) -> None:
-        """Adds the call of the guard, which is told of assumptions that don't hold."""
+        """Adds the call of the guard, which is told of assumptions that don't hold.
+
+        Into what `main` calls, nobody looks.
+        """
+        if self.function.name != "main":
+            return
         in_place, outputs = self.context.in_place, self.function.outputs
         guard = None if in_place is None else in_place.guard
         ports = assumption_ports(self.context.program, self.function)

@@ -1,8 +1,12 @@
 """Calls and loops of a program, as modules that the generated code calls.
 
-No pass makes `call` or `repeat` yet; programs in the text form have them, for a loop over slices of
-a tensor is to be one. What an iteration reads and what a loop returns is said here alone. The
-virtual mesh, which stops at collectives within a body, walks that instead of `forward`.
+Tasks of a pipeline are functions that are called. No pass makes `repeat` yet; programs in the text
+form have it, for a loop over slices of a tensor is to be one. What an iteration reads and what a
+loop returns is said here alone. The virtual mesh, which stops at collectives within a body, walks
+that instead of `forward`.
+
+A function gets its inputs in a box, a list that it empties: while it runs, its caller has no
+reference to what nobody else reads.
 
 They run `body.forward` and not `body`: when an op fails, fx's own call prints the line of generated
 code and drops the traceback, from which the failing op is read.
@@ -12,6 +16,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, fx, nn
+
+
+def boxed(*operands: Tensor) -> list[Tensor]:
+    """Returns a box that hands over tensors."""
+    return [*reversed(operands)]
+
+
+def unboxed(box: list[Tensor]) -> Tensor:
+    """Returns the next tensor of a box, which has it no more."""
+    return box.pop()
 
 
 class Call(nn.Module):
@@ -25,9 +39,9 @@ class Call(nn.Module):
         super().__init__()
         self.body = body
 
-    def forward(self, *operands: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, box: list[Tensor]) -> tuple[Tensor, ...]:
         """Returns the function's outputs."""
-        return self.body.forward(*operands)  # type: ignore[no-any-return]
+        return self.body.forward(box)  # type: ignore[no-any-return]
 
 
 class Repeat(nn.Module):
@@ -54,7 +68,7 @@ class Repeat(nn.Module):
         """Returns the final carried values and each per-iteration output, stacked."""
         run = Iterations(self, operands)
         for iteration in range(self.trip):
-            run.add(self.body.forward(*run.arguments(iteration)))
+            run.add(self.body.forward(boxed(*run.arguments(iteration))))
         return run.results()
 
 

@@ -79,11 +79,10 @@ class _Emitter:
         program, in_place = self.context.program, self.context.in_place
         body = Body(self.context, function, self.module)
         _add_inputs(body)
-        if function.name != "main":
-            body.add_all()
-        elif in_place is not None:
-            guarded = in_place.guard is not None
-            add_in_place(body, plan_writes(program, body.storage, guarded=guarded))
+        guarded = in_place is not None and in_place.guard is not None
+        if function.aliases if function.name != "main" else in_place is not None:
+            writes = plan_writes(program, body.storage, guarded=guarded, function=function)
+            add_in_place(body, writes)
         else:
             body.add_all()
             body.look()
@@ -98,9 +97,13 @@ class _Emitter:
 
 
 def _add_inputs(body: Body) -> None:
+    function = body.function
+    if function.name != "main":
+        body.unpack(function.inputs)
+        return
     # fx makes names of nodes unique, but not those of the arguments that are made of them.
     distinct: set[str] = set()
-    for name in body.function.inputs:
+    for name in function.inputs:
         identifier = as_identifier(name)
         while identifier in distinct:
             identifier += "_"

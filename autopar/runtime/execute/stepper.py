@@ -18,7 +18,7 @@ from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op, Value
 from autopar.runtime.collectives.async_collectives import ENDS
 from autopar.runtime.collectives.races import Flights
-from autopar.runtime.execute.control import Call, Iterations, Repeat
+from autopar.runtime.execute.control import Call, Iterations, Repeat, boxed
 from autopar.runtime.execute.describe import describe_failure, describe_op
 from autopar.runtime.kernels.table import IR_DTYPES
 
@@ -129,7 +129,8 @@ class _Walk:
         run = Iterations(loop, operands)
         for iteration in range(loop.trip):
             within = (*scope[:-1], f"{scope[-1]}[{iteration}]")
-            run.add((yield from self.steps(loop.body, run.arguments(iteration), within)))
+            box = boxed(*run.arguments(iteration))
+            run.add((yield from self.steps(loop.body, (box,), within)))
         return run.results()
 
 
