@@ -48,6 +48,32 @@ _STORED = {
 }
 
 
+class _Given(NamedTuple):
+    """What a function is called with.
+
+    Attributes:
+        operands: How each lies in memory, and which pieces of memory it is in.
+        pieces: The bytes of each piece, and whether nobody else reads it any more.
+    """
+
+    operands: tuple[tuple[Placed, tuple[int, ...]], ...]
+    pieces: tuple[tuple[int, bool], ...]
+
+
+class _Taken(NamedTuple):
+    """What a call takes, and what it leaves.
+
+    Attributes:
+        peak_bytes: The most that is there at a time while it runs, with what it was given.
+        results: How each lies in memory, and which pieces it is in: new ones behind those given.
+        nbytes: The bytes of new pieces.
+    """
+
+    peak_bytes: int
+    results: tuple[tuple[Placed, tuple[int, ...]], ...]
+    nbytes: Mapping[int, int]
+
+
 class _UnderWay(NamedTuple):
     """A collective under way: the buffers that are sent and that it arrives in."""
 
@@ -86,7 +112,7 @@ class _Known:
         self.coords = FromFirst(coords)
         self.execution = execution
         self.evaluated: dict[Expr, int] = {}
-        self.inside: dict[str, int] = {}
+        self.inside: dict[tuple[str, _Given], _Taken] = {}
 
     def integer(self, size: int | Expr) -> int:
         if isinstance(size, int):
@@ -98,6 +124,11 @@ class _Known:
 
     def shape(self, value: Value) -> tuple[int, ...]:
         return tuple(map(self.integer, value.shape))
+
+    def dense(self, value: Value) -> Placed:
+        """Returns how a value lies in memory that is taken for it alone."""
+        shape = self.shape(value)
+        return Placed(shape, dense(shape), value.itemsize)
 
     def plain(self, op: Op) -> Args:
         """Returns the arguments of an op that are integers, texts or lists of integers."""
@@ -111,13 +142,12 @@ class _Known:
                 plain.append((name, tuple(self.integer(item) for item in arg)))  # type: ignore[arg-type]
         return tuple(plain)
 
-    def taken_by(self, name: str) -> int:
-        """Returns the most bytes that a callee takes, besides its operands."""
-        if name not in self.inside:
-            inside = _Walk(self, self.program.functions[name]).lifetimes({})
-            given = sum(each.nbytes for each in inside.buffers if each.first < 0)
-            self.inside[name] = max(inside.at_bytes(), default=given) - given
-        return self.inside[name]
+    def taken_by(self, name: str, given: _Given) -> _Taken:
+        """Returns what a call of a function takes."""
+        key = name, given
+        if key not in self.inside:
+            self.inside[key] = _Walk(self, self.program.functions[name]).taken(given)
+        return self.inside[key]
 
     def members(self, op: Op) -> int:
         """Returns how many ranks take part in a collective."""
@@ -135,11 +165,14 @@ class _Walk:
         self.function = function
         self.async_results = async_collectives(function, known.members, known.shape)
         self.storage = Storage(known.program, function, self._is_async)
-        in_place = known.execution.in_place and function.name == "main"
+        # What callers give away is written over whoever runs them.
+        in_place = known.execution.in_place if function.name == "main" else bool(function.aliases)
         # Trainers look at the loss before a step writes anything; inference writes what it can.
         guarded = any(op.phase == "update" for op in function.ops)
         self.writes = (
-            plan_writes(known.program, self.storage, guarded=guarded) if in_place else Writes(-1)
+            plan_writes(known.program, self.storage, guarded=guarded, function=function)
+            if in_place
+            else Writes(-1)
         )
         self.overlap = plan_overlap(function, self.async_results, self.writes)
         until = known.execution.until if function.name == "main" else ()
@@ -153,13 +186,35 @@ class _Walk:
         self.under_way: dict[str, _UnderWay] = {}
 
     def lifetimes(self, kept_until: Mapping[str, int]) -> Lifetimes:
-        ops = self.function.ops
+        """Returns the memory of `main`."""
         there = hosted(self.function)
         for name in self.function.inputs:
             kind = _STORED.get(self.function.values[name].role, INPUTS)
             kind = HOST if name in there else kind
             self._bind(name, self._dense(name), (self._take(name, self._dense(name), kind, -1),))
-            self._extend(self.of[name], len(ops))
+            self._extend(self.of[name], len(self.function.ops))
+        return self._run(kept_until)
+
+    def taken(self, given: _Given) -> _Taken:
+        """Returns what a call of the function takes."""
+        count = len(self.function.ops)
+        self.buffers += (
+            Buffer("", nbytes, INPUTS, -1, -1 if is_dead else count)
+            for nbytes, is_dead in given.pieces
+        )
+        for name, (placed, pieces) in zip(self.function.inputs, given.operands, strict=True):
+            self._bind(name, placed, pieces)
+        found = self._run({})
+        outputs = self.function.outputs
+        new = {piece for name in outputs for piece in self.of[name] if piece >= len(given.pieces)}
+        return _Taken(
+            max(found.at_bytes(), default=sum(nbytes for nbytes, _ in given.pieces)),
+            tuple((self.placed[name], self.of[name]) for name in outputs),
+            {piece: self.buffers[piece].nbytes for piece in sorted(new)},
+        )
+
+    def _run(self, kept_until: Mapping[str, int]) -> Lifetimes:
+        ops = self.function.ops
         for position, op in enumerate(ops):
             self._read(op, position)
             self._compute(op, position)
@@ -203,8 +258,10 @@ class _Walk:
     def _compute(self, op: Op, position: int) -> None:
         if is_collective(op.kind):
             self._collective(op, position)
-        elif op.kind in ("call", "repeat"):
+        elif op.kind == "call":
             self._call(op, position)
+        elif op.kind == "repeat":
+            self._repeat(op, position)
         elif op.kind == "barrier":
             for result, operand in zip(op.results, op.operands, strict=True):
                 self._bind(result, self.placed[operand], self.of[operand])
@@ -326,14 +383,47 @@ class _Walk:
         return op.results[0] in self.async_results
 
     def _call(self, op: Op, position: int) -> None:
-        """Results of a call are new, and what its function takes besides is a temporary."""
-        name = str(op.arg("callee" if op.kind == "call" else "body"))
-        inside = self.known.taken_by(name)
+        """What a call takes besides its operands and results is a temporary."""
+        pieces = list(dict.fromkeys(piece for name in op.operands for piece in self.of[name]))
+        numbers = {piece: number for number, piece in enumerate(pieces)}
+        kept = {
+            piece
+            for name in op.operands
+            if not self.storage.is_dead(name, position)
+            for piece in self.of[name]
+        }
+        given = _Given(
+            tuple((self.placed[n], tuple(numbers[p] for p in self.of[n])) for n in op.operands),
+            tuple((self.buffers[piece].nbytes, piece not in kept) for piece in pieces),
+        )
+        taken = self.known.taken_by(str(op.arg("callee")), given)
+        found = dict(enumerate(pieces))
+        for result, (placed, inner) in zip(op.results, taken.results, strict=True):
+            for piece in inner:
+                if piece not in found:
+                    found[piece] = self._take(result, placed, TEMPORARIES, position)
+                    self.buffers[found[piece]].nbytes = taken.nbytes[piece]
+            self._bind(result, placed, tuple(found[piece] for piece in inner))
+        known = sum(nbytes for nbytes, _ in given.pieces) + sum(taken.nbytes.values())
+        self.temporary[position] += taken.peak_bytes - known
+
+    def _repeat(self, op: Op, position: int) -> None:
+        """Results of a loop are new, and stacked once more from what the iterations make."""
+        body = self.known.program.functions[str(op.arg("body"))]
+        given = [self.known.dense(body.values[name]) for name in body.inputs]
+        taken = self.known.taken_by(
+            body.name,
+            _Given(
+                tuple((placed, (number,)) for number, placed in enumerate(given)),
+                tuple((placed.nbytes, False) for placed in given),
+            ),
+        )
         for result in op.results:
             placed = self._dense(result)
             self._bind(result, placed, (self._take(result, placed, TEMPORARIES, position),))
         made = sum(self.placed[result].nbytes for result in op.results)
-        self.temporary[position] += max(0, inside - made) if op.kind == "call" else inside + made
+        inside = taken.peak_bytes - sum(placed.nbytes for placed in given)
+        self.temporary[position] += inside + made
 
     def _take(self, name: str, placed: Placed, kind: str, position: int) -> int:
         if self.function.values[name].role == "gradient" and kind != HOST:
@@ -361,8 +451,7 @@ class _Walk:
         return self.function.values[name].itemsize
 
     def _dense(self, name: str) -> Placed:
-        shape = self._shape(name)
-        return Placed(shape, dense(shape), self._itemsize(name))
+        return self.known.dense(self.function.values[name])
 
 
 _BY_CHANCE = (TEMPORARIES, COMMUNICATION)

@@ -18,7 +18,7 @@ from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op, Value
 from autopar.runtime.collectives.async_collectives import ENDS
 from autopar.runtime.collectives.races import Flights
-from autopar.runtime.execute.control import Call, Iterations, Repeat, boxed
+from autopar.runtime.execute.control import Call, Iterations, Repeat, boxed, unboxed
 from autopar.runtime.execute.describe import describe_failure, describe_op
 from autopar.runtime.kernels.table import IR_DTYPES
 
@@ -78,6 +78,9 @@ class _Walk:
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 values[node] = next(fresh)
+                continue
+            if node.target is unboxed:
+                values[node] = unboxed(values[node.args[0]])
                 continue
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             if node.op == "output":
