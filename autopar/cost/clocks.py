@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autopar.cost.op_cost import OpCost
-from autopar.ir.collectives import declared, is_collective
+from autopar.ir.collectives import declared
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.program import Function, Op
 
@@ -32,11 +32,13 @@ class Run:
         function: The program.
         costs: What its ops take.
         links: By position, what an op moves between slices: moves of one name follow one another.
+        calls: By position, when all that a call does is done, with what runs side by side in it.
     """
 
     function: Function
     costs: Sequence[OpCost]
     links: Mapping[int, str]
+    calls: Mapping[int, float]
 
 
 @dataclass
@@ -115,7 +117,9 @@ class _Rank:
             known = max((self._ready.get(name, 0.0) for name in op.operands), default=0.0)
             link = self._run.links.get(at)
             if link is None:
-                self._note(at, *self._timed(op, cost, known))
+                called = self._run.calls.get(at)
+                timed = self._timed(op, cost, known) if called is None else self._in(called, known)
+                self._note(at, *timed)
                 continue
             key = op.results[0]
             self._unmet.add(key)
@@ -164,15 +168,20 @@ class _Rank:
         self._compute(begin, end)
         return begin, end
 
+    def _in(self, seconds: float, known: float) -> tuple[float, float]:
+        """Returns when a call that takes so long begins and is done; arguments as of `_timed`."""
+        begin = max(self._communicated, self._computed, known)
+        self._communicated = begin + seconds
+        self._compute(begin, begin + seconds)
+        return begin, begin + seconds
+
     def _compute(self, begin: float, end: float) -> None:
         """Notes that the device has something to do."""
         self.clock.waited_seconds += max(0.0, begin - self._computed)
         self._computed = self.clock.computed_seconds = max(self._computed, end)
 
     def _is_async(self, op: Op) -> bool:
-        """Whether the runtime starts a collective; a call that communicates is waited for."""
-        if not is_collective(op.kind):
-            return False
+        """Whether the runtime starts a collective."""
         dtype = self._run.function.values[op.results[0]].dtype
         return declared(op.kind).is_async(op.arg("monoid"), dtype)
 

@@ -38,7 +38,7 @@ from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import functional_kind, is_known, rule_of
 from autopar.ir.ops.shape.view import FREE
-from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.program import CALLS, Arg, Function, Op, OpDist, Program, Ref, Value
 from autopar.ir.rules.rule import TensorType
 
 
@@ -179,7 +179,7 @@ class Evaluator:
         self.model = model
         self.axes_of = axes_of
         self._priced: dict[object, OpCost] = {}
-        self._inside: dict[str, OpCost] = {}
+        self._inside: dict[str, Evaluation] = {}
 
     @classmethod
     def of_ops(cls, model: CommunicationModel) -> Evaluator:
@@ -209,7 +209,12 @@ class Evaluator:
             for at, op in enumerate(function.ops)
             if apart and is_collective(op.kind) and not apart.isdisjoint(self._axes(op))
         }
-        return Run(function, costs, links)
+        calls = {
+            at: self._called(op).overlapped_seconds * _trip(op)
+            for at, op in enumerate(function.ops)
+            if op.kind in CALLS
+        }
+        return Run(function, costs, links, calls)
 
     def cost(self, op: Op, values: Mapping[str, Value]) -> OpCost:
         """Returns what an op costs.
@@ -222,7 +227,7 @@ class Evaluator:
             return NOTHING
         if op.kind in STARTED:
             return self._transfer(op, values)
-        if op.kind in ("call", "repeat"):
+        if op.kind in CALLS:
             return self._call(op)
         if is_collective(op.kind):
             return self._collective(op, values)
@@ -281,31 +286,31 @@ class Evaluator:
     def _axes(self, op: Op) -> tuple[str, ...]:
         return axes_of_group(op) or tuple(self.axes_of.get(str(op.arg("group")), ()))
 
-    def _call(self, op: Op) -> OpCost:
-        name = str(op.arg("callee" if op.kind == "call" else "body"))
+    def _called(self, op: Op) -> Evaluation:
+        """Returns what a function costs that an op calls."""
+        name = str(op.arg(CALLS[op.kind]))
         if name not in self._inside:
-            inside = self.evaluation(self.program.functions[name])
-            self._inside[name] = OpCost(
-                inside.flops,
-                sum(each.moved_bytes for each in inside.costs),
-                inside.communicated_bytes,
-                inside.compute_seconds,
-                inside.communication_seconds,
-                sum(each.transferred_bytes for each in inside.costs),
-                inside.transfer_seconds,
-            )
-        trip = op.arg("trip") if op.kind == "repeat" else 1
-        assert isinstance(trip, int)
-        one = self._inside[name]
+            self._inside[name] = self.evaluation(self.program.functions[name])
+        return self._inside[name]
+
+    def _call(self, op: Op) -> OpCost:
+        one, trip = self._called(op), _trip(op)
         return OpCost(
             one.flops * trip,
-            one.moved_bytes * trip,
+            sum(each.moved_bytes for each in one.costs) * trip,
             one.communicated_bytes * trip,
             one.compute_seconds * trip,
             one.communication_seconds * trip,
-            one.transferred_bytes * trip,
+            sum(each.transferred_bytes for each in one.costs) * trip,
             one.transfer_seconds * trip,
         )
+
+
+def _trip(op: Op) -> int:
+    """Returns how often an op runs what it calls."""
+    trip = op.arg("trip", 1)
+    assert isinstance(trip, int)
+    return trip
 
 
 _ALONE = ProcessMesh.of_shape((1,), ("alone",))

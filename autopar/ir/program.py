@@ -310,10 +310,13 @@ class Function:
         return uses
 
 
+CALLS = {"call": "callee", "repeat": "body"}
+"""The kinds of ops that run a function, with the argument that names it."""
+
+
 def called(function: Function) -> set[str]:
     """Returns the names of the functions that a function calls."""
-    names = {"call": "callee", "repeat": "body"}
-    return {str(op.arg(names[op.kind])) for op in function.ops if op.kind in names}
+    return {str(op.arg(CALLS[op.kind])) for op in function.ops if op.kind in CALLS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -16,10 +14,7 @@ from tests.cost.memory.test_measured_memory import arguments
 from tests.judges.tracking import Tracking
 from tests.partition.pipeline.models import (
     Decoder,
-    batch_of,
     compiled,
-    on_one_device,
-    on_virtual_mesh,
 )
 
 SCHEDULES = ("1f1b", "gpipe", "zb-h1")
