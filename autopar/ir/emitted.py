@@ -117,6 +117,11 @@ def combine(monoid: str, other: str, dtype: str) -> Emitted:
     return Emitted(kind, (("other", Ref(other)),))
 
 
+def add(number: int) -> Emitted:
+    """The sum of the operand and a number."""
+    return Emitted("aten.add.Scalar", (("other", number),))
+
+
 def to_dtype(dtype: str) -> Emitted:
     """The operand in another dtype."""
     return Emitted("aten._to_copy.default", (("dtype", DType(dtype)),))

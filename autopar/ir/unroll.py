@@ -6,25 +6,61 @@ apart: microbatches of a pipeline run in the order of a schedule, and each holds
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from autopar.base.errors import VerificationError
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
-from autopar.ir.ops.loops import CARRY, CAT, LAST, LEAVES, STACK, SUM, TAKE, is_inside, lasts
-from autopar.ir.program import Function, Op, OpDist, Program
+from autopar.ir.ops.loops import (
+    CARRY,
+    CAT,
+    LAST,
+    LEAVES,
+    SEED,
+    STACK,
+    SUM,
+    TAKE,
+    is_inside,
+    lasts,
+)
+from autopar.ir.program import Function, Op, OpDist, Program, Ref
 
 
 def unrolled(program: Program) -> Program:
     """Returns a program, serial or partitioned, without loops."""
     if not has_loops(program.main):
         return program
-    return program.with_main(_Unroller(program.main).function())
+    return program.with_main(_Unroller(with_seeds(program.main)).function())
 
 
 def has_loops(main: Function) -> bool:
     """Returns whether a function has loops."""
     return any(op.times > 1 for op in main.ops)
+
+
+def with_seeds(main: Function) -> Function:
+    """Returns a function whose random ops in a loop are given a seed that tells iterations apart.
+
+    Each process makes it of the seed that it has.
+    """
+    values, ops, known = dict(main.values), list[Op](), dict[tuple[object, ...], str]()
+    for op in main.ops:
+        seed = op.arg("seed")
+        if is_inside(op) and op.arg("number") is not None and isinstance(seed, Ref):
+            key = seed.name, op.stage, None if op.dist is None else op.dist.mesh
+            if key not in known:
+                name = known[key] = _fresh(f"{seed.name}.{op.results[0]}", values)
+                values[name] = replace(values[seed.name], name=name, role="activation")
+                made = replace(op, kind=SEED, args=(("self", seed),), results=(name,), plan=())
+                ops.append(_on_mesh(made))
+            op = op.with_args({"seed": Ref(known[key])})
+        ops.append(op)
+    return replace(main, values=values, ops=tuple(ops))
+
+
+_SEED_STEP = 0x9E3779B97F4A7C15
+"""Between the seeds of iterations: odd, and far from what users give, or count steps by."""
 
 
 class _Unroller:
@@ -42,8 +78,6 @@ class _Unroller:
             why = f"{odd.kind} ({odd.loc}) runs {odd.times} times, others {self._trip} times"
             raise VerificationError("there may be one loop", [why])
         self._within = {name for op in main.ops if not lasts(op) for name in op.results}
-        drawn = (op.arg("number") for op in main.ops)
-        self._draws = 1 + max((each for each in drawn if isinstance(each, int)), default=0)
         self._values = dict(main.values)
         self._sums: dict[str, str] = {}
         self._first = {op.results[0]: op.operands[0] for op in main.ops if op.kind == CARRY}
@@ -98,10 +132,13 @@ class _Unroller:
             part = emitted.slice_(iteration * size, (iteration + 1) * size, 0)
             result = self._name(op.results[0], iteration)
             self._write(part.with_operand(op.operands[0]), op, result, iteration)
+        elif op.kind == SEED:
+            step = (iteration * _SEED_STEP + 2**63) % 2**64 - 2**63
+            seed = emitted.add(step) if step else emitted.alias()
+            result = self._name(op.results[0], iteration)
+            self._write(seed.with_operand(op.operands[0]), op, result, iteration)
         else:
             copy = op.with_operands([self._name(name, iteration) for name in op.operands])
-            if isinstance(number := op.arg("number"), int):
-                copy = copy.with_args({"number": number + iteration * self._draws})
             results = tuple(self._name(name, iteration) for name in op.results)
             self._append(replace(copy, results=results), iteration)
 
@@ -126,9 +163,7 @@ class _Unroller:
 
     def _write(self, new: Emitted, op: Op, result: str, iteration: int = 0) -> None:
         """Adds an op in the place of one at the border of a loop."""
-        made = new.instead_of(op, result)
-        dist = None if op.dist is None else OpDist(op.dist.mesh)
-        self._append(replace(made, dist=dist), iteration)
+        self._append(_on_mesh(new.instead_of(op, result)), iteration)
 
     def _append(self, op: Op, iteration: int) -> None:
         self._ops.append(replace(op, microbatch=iteration, times=1))
@@ -146,8 +181,7 @@ class _Unroller:
 
     def _copy(self, name: str, copy: str) -> str:
         """Returns the name of a value like another one."""
-        while copy in self._main.values:
-            copy += "_"
+        copy = _fresh(copy, self._main.values)
         if copy not in self._values:
             self._values[copy] = replace(self._values[name], name=copy)
         return copy
@@ -156,3 +190,14 @@ class _Unroller:
         """Returns the names of the values that there are."""
         made = (name for op in self._ops for name in op.results)
         return list(dict.fromkeys((*self._main.inputs, *made)))
+
+
+def _fresh(name: str, taken: Container[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _on_mesh(op: Op) -> Op:
+    """Returns an op that is computed as a whole on each process of its mesh."""
+    return replace(op, dist=None if op.dist is None else OpDist(op.dist.mesh))

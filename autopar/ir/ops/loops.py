@@ -41,6 +41,9 @@ CARRY = "autopar.loop_carry"
 LAST = "autopar.loop_last"
 """What an iteration leaves for the next one, `self`, of what it got, `carried`."""
 
+SEED = "autopar.loop_seed"
+"""A seed that is another one in each iteration; in the first one, the operand."""
+
 LEAVES = (SUM, CAT, STACK, LAST)
 """The ops whose results are there behind the last iteration."""
 
@@ -107,4 +110,5 @@ RULES: Table = {
     # Every iteration gets it as the one before leaves it: complete, on every process.
     CARRY: whole,
     LAST: whole,
+    SEED: pointwise(*FIRST),
 }

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autopar.ir.fixed import Fixed
-from autopar.ir.ops.loops import CARRY, CAT, LAST, STACK, TAKE, is_inside
+from autopar.ir.ops.loops import CARRY, CAT, LAST, SEED, STACK, TAKE, is_inside
 from autopar.ir.program import Function, Op
 from autopar.partition.pipeline.of_ops import OpTasks
 from autopar.partition.pipeline.tasks import Task
 
-BORDER = (TAKE, CARRY, CAT, STACK, LAST)
+BORDER = (TAKE, CARRY, SEED, CAT, STACK, LAST)
 """What hands values to iterations or takes them from there, and so knows which one it is."""
 
 
@@ -101,4 +101,4 @@ def _bits(bits: int) -> Iterator[int]:
 
 def _belongs(op: Op) -> bool:
     """Returns whether an op may be in a function that doesn't know which iteration it runs in."""
-    return is_inside(op) and op.kind not in BORDER and op.arg("number") is None
+    return is_inside(op) and op.kind not in BORDER

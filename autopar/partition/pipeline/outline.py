@@ -17,7 +17,7 @@ from autopar.ir import emitted
 from autopar.ir.activations import is_asked
 from autopar.ir.ops.loops import CARRY, LAST, SUM
 from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
-from autopar.ir.unroll import has_loops
+from autopar.ir.unroll import has_loops, with_seeds
 from autopar.partition.pipeline.bodies import Body, bodies_of
 from autopar.partition.pipeline.of_ops import OpTasks
 from autopar.partition.pipeline.order import in_order
@@ -48,6 +48,8 @@ class Outline:
             return program
         if is_asked(main.ops):
             return program
+        main = with_seeds(main)
+        program = program.with_main(main)
         stages = 1 + max(op.stage for op in main.ops)
         processes = mesh.axis_size(self.pipeline)
         pipeline = SCHEDULES[self.schedule].pipeline(processes, stages, 1)
