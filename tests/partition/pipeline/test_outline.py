@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+import autopar
+from autopar import annotate
 from autopar.cost import memory_timeline
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.emit import emit
@@ -12,10 +19,7 @@ from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.updates import InPlace
 from tests.cost.memory.test_measured_memory import arguments
 from tests.judges.tracking import Tracking
-from tests.partition.pipeline.models import (
-    Decoder,
-    compiled,
-)
+from tests.partition.pipeline.models import Decoder, compiled, on_virtual_mesh
 
 SCHEDULES = ("1f1b", "gpipe", "zb-h1")
 
@@ -36,3 +40,37 @@ def test_what_tasks_take_is_predicted(schedule: str, microbatches: int) -> None:
         results = module.forward(*inputs)
     del results
     assert seen.peak_bytes == memory_timeline(program, {"pp": 0}).peak_bytes
+
+
+class Dropping(nn.Module):
+    """Layers with dropout between them, in two stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for at, layer in enumerate(self.layers):
+            with annotate.pipeline_stage(at // 2):
+                x = F.dropout(torch.tanh(layer(x)), 0.3)
+        return x
+
+
+@pytest.mark.parametrize("mesh", ["pp=2", "pp=2,dp=2"])
+def test_tasks_draw_as_one_device_does(mesh: str, tmp_path: Path) -> None:
+    model, batch = Dropping(), (torch.randn(8, 8), torch.randn(8, 8))
+
+    def losses(name: str, **options: Any) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        given = {"loss": F.mse_loss, "optimizer": optimizer, "accumulate": 4, "pipeline": "pp"}
+        step = autopar.compile(model, batch, **given, **options)
+        step.save(tmp_path / name)
+        has_functions = any(len(each.functions) > 1 for each in step.deployment.programs)
+        assert has_functions == (name != "limited")
+        return on_virtual_mesh(tmp_path / name, batch)
+
+    wanted = losses("one", mesh="pp=1", memory=None)
+    assert losses("tasks", mesh=mesh) == pytest.approx(wanted, rel=1e-6)
+    # With a limit, microbatches are looked at one by one.
+    limited = losses("limited", mesh=mesh, memory=2**30)
+    assert limited == pytest.approx(wanted, rel=1e-6)
