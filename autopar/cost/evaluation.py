@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autopar.cost.algorithms import POINT_TO_POINT
@@ -38,7 +38,7 @@ from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import functional_kind, is_known, rule_of
 from autopar.ir.ops.shape.view import FREE
-from autopar.ir.program import CALLS, Arg, Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.program import CALLS, Arg, Function, Op, OpDist, Program, Ref, Value, callee_of
 from autopar.ir.rules.rule import TensorType
 
 
@@ -50,11 +50,13 @@ class Evaluation:
         ops: The ops.
         costs: What each costs.
         clock: When each begins and is done, in the overlapped schedule.
+        inside: What a run of the function costs that an op calls, by its name.
     """
 
     ops: tuple[Op, ...]
     costs: tuple[OpCost, ...]
     clock: Clock
+    inside: Mapping[str, Evaluation] = field(default_factory=dict)
 
     @cached_property
     def serialized_seconds(self) -> float:
@@ -89,7 +91,8 @@ class Evaluation:
     @cached_property
     def unknown(self) -> Mapping[str, int]:
         """How often there is each kind of op without a rule, of which only the bytes are known."""
-        kinds = Counter(op.kind for op in self.ops if op.kind not in FREE)
+        ops = (*self.ops, *(op for each in self.inside.values() for op in each.ops))
+        kinds = Counter(op.kind for op in ops if op.kind not in FREE)
         return {
             kind: count
             for kind, count in sorted(kinds.items())
@@ -145,11 +148,11 @@ def evaluate_together(
         if model is None and program.mesh is not None:
             model = CommunicationModel(cluster, program.mesh)
         evaluator = Evaluator(program, cluster, at, model, axes_of or {})
-        priced.append((evaluator.run(program.main, apart), program.main.ops))
+        priced.append((evaluator.run(program.main, apart), evaluator.inside))
     found = clocks([run for run, _ in priced])
     return tuple(
-        Evaluation(ops, tuple(run.costs), clock)
-        for (run, ops), clock in zip(priced, found, strict=True)
+        Evaluation(run.function.ops, tuple(run.costs), clock, inside)
+        for (run, inside), clock in zip(priced, found, strict=True)
     )
 
 
@@ -162,6 +165,9 @@ class Evaluator:
         coords: The rank's coordinates; 0 where they aren't given.
         model: Prices communication.
         axes_of: The mesh axes of process groups by name.
+
+    Attributes:
+        inside: What a run of each function costs that was called, by its name.
     """
 
     def __init__(
@@ -179,7 +185,7 @@ class Evaluator:
         self.model = model
         self.axes_of = axes_of
         self._priced: dict[object, OpCost] = {}
-        self._inside: dict[str, Evaluation] = {}
+        self.inside: dict[str, Evaluation] = {}
 
     @classmethod
     def of_ops(cls, model: CommunicationModel) -> Evaluator:
@@ -193,7 +199,8 @@ class Evaluator:
     def evaluation(self, function: Function) -> Evaluation:
         """Returns what a function of the program costs."""
         run = self.run(function)
-        return Evaluation(function.ops, tuple(run.costs), *clocks([run]))
+        (clock,) = clocks([run])
+        return Evaluation(function.ops, tuple(run.costs), clock, self.inside)
 
     def run(self, function: Function, apart: AbstractSet[str] = frozenset()) -> Run:
         """Returns what the ops of a function cost, for a clock.
@@ -288,10 +295,10 @@ class Evaluator:
 
     def _called(self, op: Op) -> Evaluation:
         """Returns what a function costs that an op calls."""
-        name = str(op.arg(CALLS[op.kind]))
-        if name not in self._inside:
-            self._inside[name] = self.evaluation(self.program.functions[name])
-        return self._inside[name]
+        name = callee_of(op)
+        if name not in self.inside:
+            self.inside[name] = self.evaluation(self.program.functions[name])
+        return self.inside[name]
 
     def _call(self, op: Op) -> OpCost:
         one, trip = self._called(op), _trip(op)

@@ -314,9 +314,14 @@ CALLS = {"call": "callee", "repeat": "body"}
 """The kinds of ops that run a function, with the argument that names it."""
 
 
+def callee_of(op: Op) -> str:
+    """Returns the name of the function that an op runs; its kind is one of `CALLS`."""
+    return str(op.arg(CALLS[op.kind]))
+
+
 def called(function: Function) -> set[str]:
     """Returns the names of the functions that a function calls."""
-    return {str(op.arg(CALLS[op.kind])) for op in function.ops if op.kind in CALLS}
+    return {callee_of(op) for op in function.ops if op.kind in CALLS}
 
 
 @dataclass(frozen=True, slots=True)

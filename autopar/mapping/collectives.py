@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autopar.base.errors import VerificationError
 from autopar.ir.collectives import axes_of_group, is_collective
 from autopar.ir.expr.expression import Expr, IntExpr
-from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
+from autopar.ir.program import Arg, Function, Op, Program, Ref, Value, callee_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +141,14 @@ def _visit(
 
 def _site(function: Function, op: Op) -> Site | None:
     if op.kind == "call":
-        return str(op.arg("callee")), 1
+        return callee_of(op), 1
     if op.kind == "repeat":
         trip = op.arg("trip")
         if not isinstance(trip, int):
             raise VerificationError(
                 "all ranks must repeat alike", [f"@{function.name}: trip count {trip} ({op.loc})"]
             )
-        return str(op.arg("body")), trip
+        return callee_of(op), trip
     if not is_collective(op.kind):
         return None
     operand = op.arg("self")

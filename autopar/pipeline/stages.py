@@ -10,7 +10,7 @@ from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.collectives import is_collective
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.parts import programs_of
-from autopar.ir.program import Op, Program
+from autopar.ir.program import CALLS, Op, Program, callee_of
 from autopar.partition.pipeline.tasks import BACKWARD, FORWARD
 from autopar.pipeline.options import CompileOptions
 
@@ -53,13 +53,22 @@ def _entries(program: Program, options: CompileOptions) -> Iterator[ReportEntry]
 def _begins(part: Program, process: int, options: CompileOptions) -> str:
     """Returns with which ops the stages of a process begin, in words."""
     first: dict[int, Op] = {}
-    for op in part.main.ops:
+    for op in _flat(part):
         computes = options.process_of(op.stage) == process and bool(op.operands)
         computes = computes and op.kind not in FREE and not is_collective(op.kind)
         if computes and op.phase == "forward" and not op.microbatch:
             first.setdefault(op.stage, op)
     begins = (f"stage {stage} from {op.results[0]} on" for stage, op in sorted(first.items()))
     return ", ".join(begins)
+
+
+def _flat(part: Program) -> Iterator[Op]:
+    """Yields the ops of a program, those of what it calls in the place of calls."""
+    for op in part.main.ops:
+        if op.kind in CALLS and not op.microbatch:
+            yield from part.functions[callee_of(op)].ops
+        else:
+            yield op
 
 
 def bubble(evaluations: tuple[Evaluation, ...]) -> float:

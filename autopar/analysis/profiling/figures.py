@@ -30,6 +30,7 @@ class Node:
         backward_flops: Flops of the ops that compute its gradients, where that is known.
         backward_moved_bytes: Bytes that these move.
         backward_seconds: Seconds of these.
+        times: How often it runs. All figures are of one run, but memory that is saved, of all.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Node:
     backward_flops: int = 0
     backward_moved_bytes: int = 0
     backward_seconds: float = 0.0
+    times: int = 1
 
     @property
     def seconds(self) -> float:
@@ -93,16 +95,16 @@ def layer_of(name: str, nodes: Sequence[Node]) -> Layer:
     """Returns the figures of a part of a model, from those of its ops."""
 
     def seconds(phase: str) -> float:
-        return sum(node.compute_seconds for node in nodes if node.phase == phase)
+        return sum(node.times * node.compute_seconds for node in nodes if node.phase == phase)
 
     return Layer(
         name,
-        len(nodes),
-        sum(node.flops for node in nodes),
+        sum(node.times for node in nodes),
+        sum(node.times * node.flops for node in nodes),
         seconds("forward"),
         seconds("backward"),
         seconds("update"),
-        sum(node.communication_seconds for node in nodes),
+        sum(node.times * node.communication_seconds for node in nodes),
         sum(node.saved_bytes for node in nodes),
         max(node.at_bytes for node in nodes),
     )

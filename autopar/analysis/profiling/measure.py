@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autopar.analysis.profiling.figures import Node
+from autopar.analysis.profiling.inside import executed, figures_of, name_of
 from autopar.analysis.profiling.layers import layer_of
 from autopar.analysis.profiling.show import Profile
 from autopar.base.arguments import CALLABLE, FLAG, Kind, expect
@@ -98,7 +99,7 @@ def profile(
     hardware = Cluster.load("cpu") if named is None else named
     if isinstance(target, Program):
         timeline = peak_rank_timeline(target, allocator=allocator)
-        return _profile(target.name, hardware, timeline, evaluate(target, hardware))
+        return _profile(target.name, hardware, target, timeline, evaluate(target, hardware))
     expect(_TARGET, target=target)
     return _of_module(target, inputs, loss, backward, keep_outputs, hardware, allocator)
 
@@ -132,7 +133,9 @@ def _of_module(
     )
     evaluation = evaluate(found.program, cluster)
     title = f"{type(module).__name__} under autograd"
-    return _profile(title, cluster, timeline, evaluation, found.layers, found.numbers)
+    return _profile(
+        title, cluster, found.program, timeline, evaluation, found.layers, found.numbers
+    )
 
 
 def profile_compiled(
@@ -170,7 +173,7 @@ def profile_compiled(
         title = f"{serial.name}: rank {ranks[0]} of {deployment.world_size}{_mesh_text(mesh)}"
         if len(ranks) < deployment.world_size:
             title += f", one of {len(ranks)} that run this program"
-        found.append(_profile(title, cluster, timeline, costs))
+        found.append(_profile(title, cluster, program, timeline, costs))
     return tuple(found)
 
 
@@ -219,13 +222,21 @@ def _mesh_text(mesh: ProcessMesh | None) -> str:
 def _profile(
     title: str,
     cluster: Cluster,
+    program: Program,
     timeline: MemoryTimeline,
     costs: Evaluation,
     layers: Sequence[str] | None = None,
     numbers: Sequence[int | None] = (),
 ) -> Profile:
     nodes = tuple(_nodes(timeline, costs, layers, _backward(costs, numbers)))
-    return Profile(title, cluster.name, nodes, timeline, costs)
+    return Profile(
+        title,
+        cluster.name,
+        nodes,
+        executed(nodes, timeline, costs, program.functions),
+        timeline,
+        costs,
+    )
 
 
 def _nodes(
@@ -237,16 +248,12 @@ def _nodes(
     made, saved = _made(timeline, len(costs.ops))
     for at, (op, cost) in enumerate(zip(costs.ops, costs.costs, strict=True)):
         yield Node(
-            op.results[0] if op.results else "",
+            name_of(op),
             op.kind,
             layer_of(op) if layers is None else layers[at],
             op.phase,
             op.loc,
-            cost.flops,
-            cost.moved_bytes,
-            cost.communicated_bytes + cost.transferred_bytes,
-            cost.compute_seconds,
-            cost.communication_seconds + cost.transfer_seconds,
+            *figures_of(cost),
             made[at],
             saved[at],
             timeline.at_bytes[at],

@@ -40,7 +40,8 @@ class Profile:
     Attributes:
         title: What it is of.
         cluster: Name of the hardware.
-        nodes: The ops, in the order of execution.
+        nodes: The ops of `main`, in the order of execution.
+        executed: All ops that are executed, those of functions in the place of calls.
         timeline: The memory over time.
         evaluation: The seconds.
     """
@@ -48,6 +49,7 @@ class Profile:
     title: str
     cluster: str
     nodes: tuple[Node, ...]
+    executed: tuple[Node, ...] = field(repr=False)
     timeline: MemoryTimeline = field(repr=False)
     evaluation: Evaluation = field(repr=False)
 
@@ -89,8 +91,8 @@ class Profile:
                 number of a repeated layer.
         """
         groups: dict[str, list[Node]] = {}
-        names = grouped([node.layer for node in self.nodes], depth)
-        for name, node in zip(names, self.nodes, strict=True):
+        names = grouped([node.layer for node in self.executed], depth)
+        for name, node in zip(names, self.executed, strict=True):
             groups.setdefault(name, []).append(node)
         return tuple(layer_of(name, nodes) for name, nodes in groups.items())
 
@@ -241,13 +243,14 @@ def _total_row(layers: Sequence[Layer]) -> tuple[str, ...]:
 
 
 def _ops(profile: Profile, top: int) -> list[str]:
-    shown = sorted(profile.nodes, key=lambda node: node.seconds, reverse=True)[:top]
+    nodes = sorted(profile.executed, key=lambda node: node.times * node.seconds, reverse=True)
+    shown = nodes[:top]
     rows: list[tuple[str, ...]] = [("op, the slowest first", "time", "FLOP", "bytes", "saved", "")]
     rows += [_op_row(node) for node in shown if node.seconds]
     lines = _table(rows, right=(1, 2, 3, 4))
-    left = [node for node in profile.nodes if node not in shown and node.seconds]
+    left = [node for node in nodes[top:] if node.seconds]
     if left:
-        seconds = sum(node.seconds for node in left)
+        seconds = sum(node.times * node.seconds for node in left)
         lines.append(f"... and {len(left)} more, {human_seconds(seconds)} together")
     return lines
 
@@ -255,12 +258,16 @@ def _ops(profile: Profile, top: int) -> list[str]:
 def _op_row(node: Node) -> tuple[str, ...]:
     return (
         _tail(node.name, NAME),
-        human_seconds(node.seconds),
+        _times(node) + human_seconds(node.seconds),
         _or_dash(node.flops, human_flops).removesuffix("FLOP").strip(),
         human_bytes(node.moved_bytes or node.communicated_bytes),
         _or_dash(node.saved_bytes, human_bytes),
         f"{node.kind}{_place(node.loc)}",
     )
+
+
+def _times(node: Node) -> str:
+    return f"{node.times} x " if node.times > 1 else ""
 
 
 def _or_dash(figure: float, human: object) -> str:

@@ -37,7 +37,7 @@ from autopar.ir.memory.transfers import hosted
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
 from autopar.ir.ops.create.creation import OF_A_SHAPE
 from autopar.ir.ops.create.drawing import DRAWINGS, drawing_bytes
-from autopar.ir.program import Arg, Function, Op, Program, Value
+from autopar.ir.program import Arg, Function, Op, Program, Value, callee_of
 
 _STORED = {
     "parameter": PARAMETERS,
@@ -396,7 +396,7 @@ class _Walk:
             tuple((self.placed[n], tuple(numbers[p] for p in self.of[n])) for n in op.operands),
             tuple((self.buffers[piece].nbytes, piece not in kept) for piece in pieces),
         )
-        taken = self.known.taken_by(str(op.arg("callee")), given)
+        taken = self.known.taken_by(callee_of(op), given)
         found = dict(enumerate(pieces))
         for result, (placed, inner) in zip(op.results, taken.results, strict=True):
             for piece in inner:
@@ -409,7 +409,7 @@ class _Walk:
 
     def _repeat(self, op: Op, position: int) -> None:
         """Results of a loop are new, and stacked once more from what the iterations make."""
-        body = self.known.program.functions[str(op.arg("body"))]
+        body = self.known.program.functions[callee_of(op)]
         given = [self.known.dense(body.values[name]) for name in body.inputs]
         taken = self.known.taken_by(
             body.name,

@@ -15,6 +15,7 @@ from autopar.ir.fixed import indices_of
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
+    CALLS,
     Arg,
     DType,
     Example,
@@ -355,8 +356,8 @@ def functions_in_order(program: Program) -> Iterator[Function]:
 
 def _callees(function: Function) -> Iterator[str]:
     for op in function.ops:
-        name = op.arg("callee" if op.kind == "call" else "body")
-        if op.kind in ("call", "repeat") and isinstance(name, str):
+        name = op.arg(CALLS.get(op.kind, ""))
+        if isinstance(name, str) and op.kind in CALLS:
             yield name
 
 

@@ -18,7 +18,7 @@ from autopar.ir.expr.expression import ARITHMETIC, Binary, Expr, IntExpr, Size
 from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.ops.shape.pieces import CONCATENATION
-from autopar.ir.program import Arg, Function, Op, Program, Ref, Value
+from autopar.ir.program import Arg, Function, Op, Program, Ref, Value, callee_of
 from autopar.runtime.collectives.async_collectives import HALVES
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
@@ -141,12 +141,12 @@ class Body:
             for name, source in zip(op.results, op.operands, strict=True):
                 self.nodes[name] = self.node(source)
         elif op.kind == "call":
-            target = self._submodule(str(op.arg("callee")), None)
+            target = self._submodule(callee_of(op), None)
             operands = (*self._flat(op, "operands"), *self._open_sizes())
             box = self.create(op, "call_function", boxed, operands)
             self._results(op, self.create(op, "call_module", target, (box,)))
         elif op.kind == "repeat":
-            target = self._submodule(str(op.arg("body")), _repeat(op))
+            target = self._submodule(callee_of(op), _repeat(op))
             parts = ("carried", "sliced", "invariant")
             operands = tuple(ref for part in parts for ref in self._flat(op, part))
             operands = (*operands, *self._open_sizes())
