@@ -8,6 +8,7 @@ from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.ir.stages import Stages, has_stages
+from autopar.ir.sums import sums_apart
 
 
 def apply_stages(program: Program, axis: str) -> Program:
@@ -36,7 +37,7 @@ def apply_stages(program: Program, axis: str) -> Program:
         )
     stages = Stages(main).found
     ops = tuple(replace(op, stage=stages.get(op.results, 0)) for op in main.ops)
-    return program.with_main(replace(main, ops=ops))
+    return program.with_main(sums_apart(replace(main, ops=ops)))
 
 
 def check_axis(mesh: ProcessMesh, axis: str) -> None:

@@ -117,9 +117,11 @@ class _Rank:
             known = max((self._ready.get(name, 0.0) for name in op.operands), default=0.0)
             link = self._run.links.get(at)
             if link is None:
-                called = self._run.calls.get(at)
-                timed = self._timed(op, cost, known) if called is None else self._in(called, known)
-                self._note(at, *timed)
+                seconds, sends = self._run.calls.get(at), cost.communication_seconds > 0
+                if seconds is None:
+                    self._note(at, *self._timed(op, cost, known))
+                else:
+                    self._note(at, *self._called(seconds, known, sends=sends))
                 continue
             key = op.results[0]
             self._unmet.add(key)
@@ -168,12 +170,20 @@ class _Rank:
         self._compute(begin, end)
         return begin, end
 
-    def _in(self, seconds: float, known: float) -> tuple[float, float]:
-        """Returns when a call that takes so long begins and is done; arguments as of `_timed`."""
-        begin = max(self._communicated, self._computed, known)
-        self._communicated = begin + seconds
-        self._compute(begin, begin + seconds)
-        return begin, begin + seconds
+    def _called(self, seconds: float, known: float, *, sends: bool) -> tuple[float, float]:
+        """Returns when a call begins and is done.
+
+        Args:
+            seconds: What it takes.
+            known: When all that it reads is there.
+            sends: Whether it communicates: it does so behind what is under way.
+        """
+        begin = max(self._communicated if sends else 0.0, self._computed, known)
+        end = begin + seconds
+        if sends:
+            self._communicated = end
+        self._compute(begin, end)
+        return begin, end
 
     def _compute(self, begin: float, end: float) -> None:
         """Notes that the device has something to do."""

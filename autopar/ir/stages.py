@@ -7,7 +7,7 @@ backward pass.
 * What is made of parameters alone, only rearranges inputs, or makes constants, is where it is read
   first, and so are numbers made of the batch alone, as how many targets count.
 * What has as many elements as a parameter, and is made for its gradient alone, is where that
-  parameter is read first.
+  parameter is read, if one stage reads it.
 * What is carried from one microbatch to the next is where it is made.
 * Another backward op is in the stage of the forward op whose gradient it computes: that of what it
   reads of the forward pass. A parameter that several stages read says so for the last of them from
@@ -65,12 +65,12 @@ class Stages:
             if self._is_prepared(op):
                 self.prepared.update(op.results)
         self._move_to_readers(forward)
-        self._belongings = self._find_belongings(function, backward)
+        self._owners = self._find_owners(function, backward)
         undecided = self._find_backward(backward)
         self._find_by_readers(forward, backward, undecided)
         self._move_carried(forward)
         made = {**self._forward, **self._backward}
-        self.gradients = {op.results for op in backward if op.results[0] in self._belongings}
+        self.gradients = {op.results for op in backward if op.results[0] in self._owners}
         self.found = {op.results: made.get(op.results[0], 0) for op in (*forward, *backward)}
 
     def _of_operands(self, op: Op) -> int:
@@ -123,19 +123,24 @@ class Stages:
                 stage = self._forward.get(made, self._forward[carried])
                 self._forward.update(dict.fromkeys((carried, *op.results), stage))
 
-    def _find_belongings(self, function: Function, backward: Sequence[Op]) -> dict[str, int]:
-        """Returns where the parameters are read for whose gradients alone values are made."""
+    def _find_owners(self, function: Function, backward: Sequence[Op]) -> dict[str, str]:
+        """Returns the parameters for whose gradients alone values are made."""
         wanted: dict[str, set[str]] = defaultdict(set)
-        found: dict[str, int] = {}
+        found: dict[str, str] = {}
         for op in reversed(backward):
             parameters = {each for name in op.results for each in self._wanted(name, wanted)}
             parameter = parameters.pop() if len(parameters) == 1 else ""
             if parameter:
-                found.update(dict.fromkeys(op.results, min(self.reading[parameter])))
+                found.update(dict.fromkeys(op.results, parameter))
             for name in op.operands:
                 is_as_large = parameter and _count(function, name) == _count(function, parameter)
                 wanted[name].add(parameter if is_as_large else "")
         return found
+
+    def _belongs(self, name: str) -> set[int]:
+        """Returns the only stage that reads the parameter for whose gradient a value is made."""
+        stages = self.reading[self._owners[name]] if name in self._owners else set[int]()
+        return stages if len(stages) == 1 else set()
 
     def _wanted(self, name: str, wanted: Mapping[str, set[str]]) -> set[str]:
         """Returns for the gradients of which parameters a value is read; "" for anything else."""
@@ -152,8 +157,8 @@ class Stages:
             known = [*self._read_of_forward(op, min(stages, default=None))]
             if op.stage:
                 stage = op.stage
-            elif op.results[0] in self._belongings:
-                stage = self._belongings[op.results[0]]
+            elif belongs := self._belongs(op.results[0]):
+                (stage,) = belongs
             elif known:
                 stage = max(known)
             else:
