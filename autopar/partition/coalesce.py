@@ -12,7 +12,7 @@ What would take longer to copy than a collective's latency stays alone. Sums tha
 phases, as gradients are for the update, don't travel with those that their own phase waits for.
 
 What slices of the mesh send to others is joined in the same way, but not before the receivers read
-it: until then they compute.
+it: until then they compute. In a pipeline, all that a task sends to another process is joined.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class Coalesce:
         cluster: Predicts latencies and the seconds of copies.
         phases_apart: Whether reductions of different phases stay apart, as they have to where the
             phases are programs of their own.
+        pipeline: The mesh axis along which stages lie, whose tasks are ordered later; "" for none.
     """
 
     name: ClassVar[str] = "coalesce"
     cluster: Cluster
     phases_apart: bool = False
+    pipeline: str = ""
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with its reductions joined."""
@@ -129,10 +131,14 @@ class _Coalescing:
         return replace(self.function, ops=tuple(ordered), values=self.values)
 
     def _hoisted(self) -> list[Op]:
-        """Returns the ops with each reduction right behind what computes its operand."""
+        """Returns the ops with each reduction right behind what computes its operand.
+
+        So is what a stage sends: receivers don't wait for it before their task begins.
+        """
         moved: dict[int, list[Op]] = {}
         for op in self.function.ops:
-            if self._is_reduction(op) and op.operands[0] in self.producers:
+            is_moved = self._is_reduction(op) or (self.options.pipeline and self._is_sent(op))
+            if is_moved and op.operands[0] in self.producers:
                 moved.setdefault(id(self.producers[op.operands[0]]), []).append(op)
         gone = {id(op) for ops in moved.values() for op in ops}
         ordered: list[Op] = []
