@@ -3,18 +3,22 @@
 The ops of each slice, with the values around them, are a program of their own, completed on the
 slice's axes like any other. What comes from another slice is an input that lies as it arrives; what
 goes to another one is an output, so it leaves complete. Partition connects the layouts.
+
+What is stored on more of the mesh than a slice and read there by a loop, as a parameter that
+several stages share, is brought there once, as an input of the slice, not in every iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autopar.completion.submesh.where import Place, Places
+from autopar.ir import emitted
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Function, Op, Value
+from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Ref, Value
 
 CompleteOn = Callable[[Function, ProcessMesh], Function]
 """Completes a function on a slice of the mesh."""
@@ -57,7 +61,8 @@ class _Slices:
         values = {name: self._kept(value) for name, value in self.function.values.items()}
         for output, source in self.function.aliases:
             values[output] = replace(values[output], dist=values[source].dist)
-        ordered = tuple(done[op.results] for op in self.function.ops)
+        brought = _Brought(self, values)
+        ordered = tuple(new for op in self.function.ops for new in brought.ahead(done[op.results]))
         return replace(self.function, ops=ordered, values=values)
 
     def _section(self, place: Place, ops: Sequence[Op]) -> Function:
@@ -122,6 +127,49 @@ class _Slices:
             return _on(value, mesh)
         layout = self._layout(value.name) or Layout.replicated(mesh, value.global_shape)
         return replace(value, dist=layout.onto(mesh), origin=Origin("implied", "as it is used"))
+
+
+class _Brought:
+    """What is stored elsewhere, and brought to slices once.
+
+    Args:
+        slices: The slices, complete.
+        values: The values of all; those that are brought are added.
+    """
+
+    def __init__(self, slices: _Slices, values: dict[str, Value]) -> None:
+        self._slices, self._values = slices, values
+        self._inputs = {
+            name
+            for name in slices.function.inputs
+            if values[name].role in STORED_ROLES and any(op.times > 1 for op in slices.uses[name])
+        }
+        self._known: dict[tuple[str, Place], str] = {}
+
+    def ahead(self, op: Op) -> Iterator[Op]:
+        """Yields what brings the operands of an op, and the op that reads that."""
+        place = self._slices.places.ops[op.results]
+        names = list(op.operands)
+        for at, name in enumerate(names):
+            if name not in self._inputs or self._slices.places.values[name] == place:
+                continue
+            if (name, place) not in self._known:
+                yield self._bring(name, place, op)
+            names[at] = self._known[name, place]
+        yield op.with_operands(names) if names != list(op.operands) else op
+
+    def _bring(self, name: str, place: Place, reader: Op) -> Op:
+        """Returns what brings an input to a place, for a reader and all that follow."""
+        where = ".".join(f"{axis}{index}" for axis, index in sorted(place)) or "all"
+        known = self._known[name, place] = f"{name}.on.{where}"
+        value = self._slices.found[place].values[name]
+        self._values[known] = replace(value, name=known, role="activation")
+        mesh = self._slices.mesh.at(place)
+        origin = Origin("implied", "read there by several microbatches")
+        args = (("self", Ref(name)),)
+        return Op(
+            emitted.alias().kind, args, (known,), OpDist(mesh), origin, reader.loc, reader.stage
+        )
 
 
 def _on(value: Value, mesh: ProcessMesh) -> Value:
