@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autopar.ir import emitted
 from autopar.ir.ops.loops import SUM
 from autopar.ir.program import Function, Op, Ref, Value
 
-_ADD = "aten.add.Tensor"
+_ADD = emitted.combine("sum", "", "f32").kind
 
 
 def sums_apart(main: Function) -> Function:
