@@ -182,13 +182,13 @@ def _on_slices(problem: Problem, decided: Callable[[Graph, Unfit], Decided]) -> 
     remarks: list[ReportEntry] = []
     unfit: list[tuple[ProcessMesh, Unfit]] = []
 
-    def completed(function: Function, mesh: ProcessMesh) -> Function:
+    def completed(function: Function, mesh: ProcessMesh, where: str) -> Function:
         calls = calls_on(Space(mesh, problem.cluster, problem.planner))
         unfit.append((mesh, {}))
         made = decided(graph_of(function, calls), unfit[-1][1])
         if made.forecast is not None:
-            remark, place = made.forecast.remark(), mesh.place
-            detail = f"on {place}: {remark.detail}" if place else remark.detail
+            remark = made.forecast.remark()
+            detail = f"on {where}: {remark.detail}" if where else remark.detail
             remarks.append(replace(remark, detail=detail))
         return write_solution(function, made.solution)
 

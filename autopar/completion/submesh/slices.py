@@ -1,8 +1,10 @@
 """Slices: completes a program whose ops run on different slices of the mesh.
 
-The ops of each slice, with the values around them, are a program of their own, completed on the
-slice's axes like any other. What comes from another slice is an input that lies as it arrives; what
-goes to another one is an output, so it leaves complete. Partition connects the layouts.
+The ops of all slices with the same axes, as the stages of a pipeline, are one program with the
+values around them. It is completed on those axes like any other, as if the slices were one: so
+stages agree on how a tensor lies that one sends to another. What comes from elsewhere is an input
+that lies as it arrives; what goes to another slice is an output, so it leaves complete. Partition
+connects the layouts.
 
 What is stored on more of the mesh than a slice and read there by a loop, as a parameter that
 several stages share, is brought there once, as an input of the slice, not in every iteration.
@@ -10,7 +12,7 @@ several stages share, is brought there once, as an input of the slice, not in ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,8 +22,8 @@ from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Ref, Value
 
-CompleteOn = Callable[[Function, ProcessMesh], Function]
-"""Completes a function on a slice of the mesh."""
+CompleteOn = Callable[[Function, ProcessMesh, str], Function]
+"""Completes a function on a slice of the mesh, which is like all those that a text names."""
 
 
 def complete_slices(
@@ -33,57 +35,87 @@ def complete_slices(
         function: The serial function, with pins.
         places: Where everything of it is.
         mesh: The whole mesh.
-        complete_on: Completes the ops of one slice.
+        complete_on: Completes the ops of slices that are alike.
     """
     return _Slices(function, places, mesh, complete_on).complete()
 
 
+Axes = tuple[tuple[str, int], ...]
+"""The axes of a slice with their sizes: slices on which they are equal are alike."""
+
+
 @dataclass
 class _Slices:
-    """The slices of a function, completed one after another in the order of their first ops."""
+    """The slices of a function, those that are alike completed together."""
 
     function: Function
     places: Places
     mesh: ProcessMesh
     complete_on: CompleteOn
-    found: dict[Place, Function] = field(default_factory=dict)
+    found: dict[Axes, Function] = field(default_factory=dict)
+    meshes: dict[Axes, ProcessMesh] = field(default_factory=dict)
+    """The slice that stands for those with these axes."""
 
     def complete(self) -> Function:
-        by_place: dict[Place, list[Op]] = {}
+        by_axes: dict[Axes, dict[Place, None]] = {}
         self.made_at: dict[str, Place] = {}
         for op in self.function.ops:
             place = self.places.ops[op.results]
-            by_place.setdefault(place, []).append(op)
+            by_axes.setdefault(self._axes(place), {}).setdefault(place)
             self.made_at.update(dict.fromkeys(op.results, place))
-        for place, ops in by_place.items():
-            self.found[place] = self.complete_on(self._section(place, ops), self.mesh.at(place))
+        for axes, places in by_axes.items():
+            self.meshes[axes] = self.mesh.at(next(iter(places)))
+            ops = [op for op in self.function.ops if self.places.ops[op.results] in places]
+            section = self._section(axes, ops)
+            self.found[axes] = self.complete_on(section, self.meshes[axes], self._text(places))
         done = {op.results: op for section in self.found.values() for op in section.ops}
         values = {name: self._kept(value) for name, value in self.function.values.items()}
         for output, source in self.function.aliases:
             values[output] = replace(values[output], dist=values[source].dist)
         brought = _Brought(self, values)
-        ordered = tuple(new for op in self.function.ops for new in brought.ahead(done[op.results]))
+        computed = (self._computed(done[op.results]) for op in self.function.ops)
+        ordered = tuple(new for op in computed for new in brought.ahead(op))
         return replace(self.function, ops=ordered, values=values)
 
-    def _section(self, place: Place, ops: Sequence[Op]) -> Function:
-        """Returns the ops of a place as a function."""
-        function, mesh = self.function, self.mesh.at(place)
+    @cached_property
+    def _known_axes(self) -> dict[Place, Axes]:
+        return {}
+
+    def _axes(self, place: Place) -> Axes:
+        """Returns the axes of the slice at a place."""
+        if place not in self._known_axes:
+            self._known_axes[place] = tuple(self.mesh.at(place).axis_sizes().items())
+        return self._known_axes[place]
+
+    def _text(self, places: Iterable[Place]) -> str:
+        """Returns which slices there are, as text: `pp=0 to pp=3`."""
+        texts = sorted({self.mesh.at(place).place for place in places})
+        return f"{texts[0]} to {texts[-1]}" if len(texts) > 2 else " and ".join(texts)
+
+    def _section(self, axes: Axes, ops: Sequence[Op]) -> Function:
+        """Returns the ops of slices that are alike as a function."""
+        function = self.function
         made = {name for op in ops for name in op.results}
         ports = (*function.inputs, *function.outputs)
-        here = {name for name in ports if self.places.values[name] == place}
+        here = {name for name in ports if self._is_kept(name, axes)}
         around = made.union(here, *(op.operands for op in ops))
         names = [name for name in function.values if name in around]
         return Function(
             function.name,
             tuple(name for name in names if name not in made),
-            tuple(name for name in names if name in made and self._leaves(name, place)),
-            {name: self._seen(name, place, mesh) for name in names},
+            tuple(name for name in names if name in made and self._leaves(name)),
+            {name: self._seen(name, axes) for name in names},
             tuple(ops),
             tuple((out, into) for out, into in function.aliases if out in made and into in here),
         )
 
-    def _leaves(self, name: str, place: Place) -> bool:
-        """Whether a value that is made at a place is read elsewhere, or by the caller."""
+    def _is_kept(self, name: str, axes: Axes) -> bool:
+        """Whether a value is kept on a slice with these axes."""
+        return self._axes(self.places.values[name]) == axes
+
+    def _leaves(self, name: str) -> bool:
+        """Whether a value that an op makes is read elsewhere, or by the caller."""
+        place = self.made_at[name]
         return (
             name in self.function.outputs
             or self.places.values[name] != place
@@ -95,14 +127,15 @@ class _Slices:
         """The ops that read each value."""
         return self.function.consumers()
 
-    def _seen(self, name: str, place: Place, mesh: ProcessMesh) -> Value:
-        """Returns a value as the ops of a place see it: pinned by the user, or as it arrives."""
-        value = self.function.values[name]
-        if self.places.values[name] == place:
+    def _seen(self, name: str, axes: Axes) -> Value:
+        """Returns a value as ops see it: pinned by the user, or as it arrives."""
+        value, mesh = self.function.values[name], self.meshes[axes]
+        if self._is_kept(name, axes):
             return _on(value, mesh)
         free = replace(value, dist=None, origin=None)
         arriving = value.dist or self._layout(name)
-        if self.made_at.get(name) == place or arriving is None:
+        made_at = self.made_at.get(name)
+        if arriving is None or (made_at is not None and self._axes(made_at) == axes):
             return free
         split = arriving.onto(mesh)
         if not split.sharded_axes:
@@ -110,9 +143,11 @@ class _Slices:
         return replace(value, dist=split, origin=Origin("preset", "as it arrives"))
 
     def _layout(self, name: str) -> Layout | None:
-        """Returns how a value lies on a slice that is complete: where it is made, if it can be."""
-        for place in (self.made_at.get(name), self.places.values[name], *self.found):
-            section = self.found.get(place) if place is not None else None
+        """Returns how a value lies on slices that are complete: where it is made, if it can be."""
+        places = (self.made_at.get(name), self.places.values[name])
+        own = (self._axes(place) for place in places if place is not None)
+        for axes in (*own, *self.found):
+            section = self.found.get(axes)
             if section is not None and name in section.values:
                 return section.values[name].dist
         return None
@@ -120,13 +155,23 @@ class _Slices:
     def _kept(self, value: Value) -> Value:
         """Returns a value with the layout in which it is kept."""
         place = self.places.values[value.name]
-        section, mesh = self.found.get(place), self.mesh.at(place)
+        section, mesh = self.found.get(self._axes(place)), self.mesh.at(place)
         if section is not None and value.name in section.values:
-            return section.values[value.name]
+            return self.value_at(value.name, place)
         if value.dist is not None:
             return _on(value, mesh)
         layout = self._layout(value.name) or Layout.replicated(mesh, value.global_shape)
         return replace(value, dist=layout.onto(mesh), origin=Origin("implied", "as it is used"))
+
+    def value_at(self, name: str, place: Place) -> Value:
+        """Returns a value as it lies on a slice that is complete."""
+        value, mesh = self.found[self._axes(place)].values[name], self.mesh.at(place)
+        return value if value.dist is None else replace(value, dist=replace(value.dist, mesh=mesh))
+
+    def _computed(self, op: Op) -> Op:
+        """Returns an op that is complete on the slice on which it runs."""
+        mesh = self.mesh.at(self.places.ops[op.results])
+        return op if op.dist is None else replace(op, dist=replace(op.dist, mesh=mesh))
 
 
 class _Brought:
@@ -162,7 +207,7 @@ class _Brought:
         """Returns what brings an input to a place, for a reader and all that follow."""
         where = ".".join(f"{axis}{index}" for axis, index in sorted(place)) or "all"
         known = self._known[name, place] = f"{name}.on.{where}"
-        value = self._slices.found[place].values[name]
+        value = self._slices.value_at(name, place)
         self._values[known] = replace(value, name=known, role="activation")
         mesh = self._slices.mesh.at(place)
         origin = Origin("implied", "read there by several microbatches")
