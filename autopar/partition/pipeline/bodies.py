@@ -7,13 +7,12 @@ waited for by others; those are a body of their own then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autopar.ir.fixed import Fixed
 from autopar.ir.ops.loops import CARRY, CAT, LAST, SEED, STACK, TAKE, is_inside
 from autopar.ir.program import Function, Op
-from autopar.partition.pipeline.of_ops import OpTasks
 from autopar.partition.pipeline.tasks import Task
 
 BORDER = (TAKE, CARRY, SEED, CAT, STACK, LAST)
@@ -37,12 +36,12 @@ class Body:
     awaits: int = 0
 
 
-def bodies_of(main: Function, tasks: OpTasks) -> list[Body]:
+def bodies_of(main: Function, tasks: Sequence[Task | None]) -> list[Body]:
     """Returns the bodies of a function's loop, in the order of their first ops.
 
     Args:
         main: The function, partitioned.
-        tasks: The tasks of its ops.
+        tasks: The task that each op is a part of; None if it is to be in no body.
     """
     return _Growing(main, tasks).bodies
 
@@ -50,16 +49,15 @@ def bodies_of(main: Function, tasks: OpTasks) -> list[Body]:
 class _Growing:
     """Puts op after op into bodies."""
 
-    def __init__(self, main: Function, tasks: OpTasks) -> None:
+    def __init__(self, main: Function, tasks: Sequence[Task | None]) -> None:
         self.bodies: list[Body] = []
         self._latest: dict[tuple[Task, Fixed], int] = {}
         self._needs: dict[str, int] = {}
-        for at, op in enumerate(main.ops):
-            task = tasks.of_ops[at]
+        for at, (op, task) in enumerate(zip(main.ops, tasks, strict=True)):
             needs = 0
             for name in op.operands:
                 needs |= self._needs.get(name, 0)
-            if task is not None and at not in tasks.sends and _belongs(op):
+            if task is not None and _belongs(op):
                 number = self._body_for(task, op, needs)
                 self.bodies[number].ops.append(at)
                 self.bodies[number].awaits |= needs & ~(1 << number)

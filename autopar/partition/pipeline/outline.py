@@ -1,8 +1,10 @@
-"""Outline: what a process does for a microbatch in each task of a pipeline becomes a function.
+"""Outline: what a process does for each microbatch becomes a function.
 
-Then a schedule is a sequence of calls, however many microbatches there are:
+So it is there once, however many microbatches there are:
 
     %h.m3 = call(callee="stage1.forward", operands=[%x.m3, %w])
+
+In a pipeline it is one function for each task of a stage, and a schedule is a sequence of calls.
 
 Sums over microbatches are handed from call to call.
 """
@@ -22,13 +24,17 @@ from autopar.partition.pipeline.bodies import Body, bodies_of
 from autopar.partition.pipeline.of_ops import OpTasks
 from autopar.partition.pipeline.order import in_order
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from autopar.partition.pipeline.tasks import Task
 
 CALL = "call"
+
+LOOP = "loop"
+"""The only task where there is no pipeline: all that is done for a microbatch."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """Makes functions of the tasks of a pipeline whose microbatches are a loop.
+    """Makes functions of what a loop does: one, or one for each task of a pipeline.
 
     Attributes:
         pipeline: The mesh axis along which the stages lie; "" if there are none.
@@ -43,18 +49,20 @@ class Outline:
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with calls in the place of ops."""
+        if not self.functions or not has_loops(program.main) or is_asked(program.main.ops):
+            return program
+        program = program.with_main(with_seeds(program.main))
+        return _Outlining(program, bodies_of(program.main, self._tasks(program))).program()
+
+    def _tasks(self, program: Program) -> Sequence[Task | None]:
+        """Returns the task that each op is a part of; None if it stays in `main`."""
         main, mesh = program.main, program.mesh
-        if not self.functions or not self.pipeline or mesh is None or not has_loops(main):
-            return program
-        if is_asked(main.ops):
-            return program
-        main = with_seeds(main)
-        program = program.with_main(main)
-        stages = 1 + max(op.stage for op in main.ops)
-        processes = mesh.axis_size(self.pipeline)
+        if not self.pipeline or mesh is None:
+            return [Task(0, 0, LOOP) for _ in main.ops]
+        stages, processes = 1 + max(op.stage for op in main.ops), mesh.axis_size(self.pipeline)
         pipeline = SCHEDULES[self.schedule].pipeline(processes, stages, 1)
-        bodies = bodies_of(main, OpTasks(main, self.pipeline, pipeline))
-        return _Outlining(program, bodies).program()
+        tasks = OpTasks(main, self.pipeline, pipeline)
+        return [None if at in tasks.sends else task for at, task in enumerate(tasks.of_ops)]
 
 
 class _Outlining:
@@ -126,8 +134,9 @@ class _Outlining:
 
 
 def _name(body: Body) -> str:
-    number = f".{body.number}" if body.number else ""
-    return f"stage{body.task.stage}.{body.task.phase}{number}"
+    task = body.task
+    name = "microbatch" if task.phase == LOOP else f"stage{task.stage}.{task.phase}"
+    return f"{name}.{body.number}" if body.number else name
 
 
 class _Sum:

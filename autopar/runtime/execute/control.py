@@ -14,6 +14,8 @@ code and drops the traceback, from which the failing op is read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, fx, nn
 
@@ -33,15 +35,19 @@ class Call(nn.Module):
 
     Args:
         body: The function.
+
+    Attributes:
+        run: What runs it.
     """
 
     def __init__(self, body: fx.GraphModule) -> None:
         super().__init__()
         self.body = body
+        self.run: Callable[[list[Tensor]], tuple[Tensor, ...]] = body.forward
 
     def forward(self, box: list[Tensor]) -> tuple[Tensor, ...]:
         """Returns the function's outputs."""
-        return self.body.forward(box)  # type: ignore[no-any-return]
+        return self.run(box)
 
 
 class Repeat(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -12,12 +13,13 @@ from autopar.ir.emitted import WINDOW
 from autopar.ir.expr.expression import Expr
 from autopar.ir.program import Op
 from autopar.runtime.execute.body import GUARD
+from autopar.runtime.execute.control import Call
 from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.table import is_fused_step
 
 
 def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., tuple[Tensor, ...]]:
-    """Returns a module that runs through `torch.compile`.
+    """Returns a module that runs through `torch.compile`, each function that is called once.
 
     Args:
         module: What `emit` returned.
@@ -34,7 +36,13 @@ def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., 
                 if ends_graph or (op is not None and is_fused_step(op.kind)):
                     node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
             each.recompile()
-    return _telling(torch.compile(module, fullgraph=whole))
+    calls = [each for each in module.modules() if isinstance(each, Call)]
+    for body in dict.fromkeys(call.body for call in calls):
+        run = _telling(torch.compile(body, fullgraph=whole))
+        for call in calls:
+            call.run = run if call.body is body else call.run
+    # What calls functions many times does little besides.
+    return module.forward if calls else _telling(torch.compile(module, fullgraph=whole))
 
 
 def _ends_graph(op: Op) -> bool:
@@ -55,7 +63,7 @@ def _telling(compiled: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple
     # It loads torch's compiler, which is wanted here alone.
     from torch._dynamo.exc import Unsupported
 
-    def run(*arguments: Tensor) -> tuple[Tensor, ...]:
+    def run(*arguments: Any) -> tuple[Tensor, ...]:
         try:
             return compiled(*arguments)
         except Unsupported as error:

@@ -16,6 +16,7 @@ from autopar.cost import memory_timeline
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.execute.torch_compile import through_torch_compile
 from autopar.runtime.execute.updates import InPlace
 from tests.cost.memory.test_measured_memory import arguments
 from tests.judges.tracking import Tracking
@@ -74,3 +75,26 @@ def test_tasks_draw_as_one_device_does(mesh: str, tmp_path: Path) -> None:
     # With a limit, microbatches are looked at one by one.
     limited = losses("limited", mesh=mesh, memory=2**30)
     assert limited == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_torch_compile_sees_each_task_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = compiled(Decoder(2, tied=True, skips=True), 4, mesh="pp=1")
+    (program,) = step.deployment.programs
+    concrete = specialize(program, {"pp": 0})
+    groups = {name: Group("", 1, 0, (0,), "gloo") for name in step.deployment.groups}
+    seen: list[object] = []
+    compile_one = torch.compile
+
+    def counted(module: Any, **options: Any) -> Any:
+        seen.append(module)
+        return compile_one(module, **options)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    module = emit(concrete, groups, "cpu", InPlace(None))
+    results = []
+    for run in (module.forward, through_torch_compile(module, whole=False)):
+        with torch.no_grad():
+            results.append(run(*arguments(concrete, {})))
+    assert len(seen) == len(program.functions) - 1
+    torch.testing.assert_close(*results)
