@@ -11,43 +11,62 @@ from dataclasses import replace
 from autopar.base.errors import VerificationError
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
-from autopar.ir.ops.loops import CARRY, CAT, LAST, LEAVES, STACK, SUM, TAKE, is_inside, lasts
-from autopar.ir.program import Function, Op, OpDist, Program
+from autopar.ir.ops.loops import (
+    CARRY,
+    CAT,
+    LAST,
+    LEAVES,
+    STACK,
+    SUM,
+    TAKE,
+    behind,
+    entered,
+    is_inside,
+)
+from autopar.ir.program import MICROBATCH, Function, Op, OpDist, Program
 
 
 def unrolled(program: Program) -> Program:
     """Returns a program, serial or partitioned, without loops."""
-    if not has_loops(program.main):
-        return program
-    return program.with_main(_Unroller(program.main).function())
+    main = program.main
+    while has_loops(main):
+        # Within one iteration of a loop those of the loops in it are one after another.
+        innermost = max((op.loops for op in main.ops), key=len)
+        main = _Unroller(main, *innermost[-1]).function()
+    return program if main is program.main else program.with_main(main)
 
 
 def has_loops(main: Function) -> bool:
     """Returns whether a function has loops."""
-    return any(op.times > 1 for op in main.ops)
+    return any(op.loops for op in main.ops)
 
 
 class _Unroller:
-    """Unrolls the loop of a function.
+    """Unrolls a loop of a function, in which there is no other one.
 
     What isn't in the loop stays where it stands: in the first iteration, or in the last one if it
     reads what the loop leaves.
+
+    Args:
+        main: The function.
+        loop: The name of the loop.
+        trip: How often it runs.
     """
 
-    def __init__(self, main: Function) -> None:
-        self._main = main
-        self._trip = max(op.times for op in main.ops)
-        odd = next((op for op in main.ops if op.times not in (1, self._trip)), None)
-        if odd is not None:
-            why = f"{odd.kind} ({odd.loc}) runs {odd.times} times, others {self._trip} times"
-            raise VerificationError("there may be one loop", [why])
-        self._within = {name for op in main.ops if not lasts(op) for name in op.results}
+    def __init__(self, main: Function, loop: str, trip: int) -> None:
+        self._main, self._loop, self._trip = main, loop, trip
+        inside = [op for op in main.ops if is_inside(behind(op), loop)]
+        self._within = {name for op in inside for name in op.results}
         drawn = (op.arg("number") for op in main.ops)
         self._draws = 1 + max((each for each in drawn if isinstance(each, int)), default=0)
         self._values = dict(main.values)
         self._sums: dict[str, str] = {}
-        self._first = {op.results[0]: op.operands[0] for op in main.ops if op.kind == CARRY}
-        self._next = {op.operands[1]: op.operands[0] for op in main.ops if op.kind == LAST}
+        self._first = {op.results[0]: op.operands[0] for op in inside if op.kind == CARRY}
+        self._next = {
+            op.operands[1]: op.operands[0]
+            for op in main.ops
+            if self._leaves(op) and op.kind == LAST
+        }
         self._ops: list[Op] = []
 
     def function(self) -> Function:
@@ -56,7 +75,7 @@ class _Unroller:
         for iteration in range(self._trip):
             is_last = iteration == self._trip - 1
             for op in self._main.ops:
-                if is_inside(op):
+                if is_inside(op, self._loop):
                     self._iterate(op, iteration, is_last=is_last)
                 elif is_last if op.results in behind else not iteration:
                     self._ops.append(op)
@@ -66,44 +85,57 @@ class _Unroller:
     def _behind(self) -> set[tuple[str, ...]]:
         """Returns the results of ops that follow the loop, or read what it leaves."""
         ops = self._main.ops
-        last = max(at for at, op in enumerate(ops) if is_inside(op))
+        last = max(at for at, op in enumerate(ops) if is_inside(op, self._loop))
         left: set[str] = set()
         found: set[tuple[str, ...]] = set()
         for at, op in enumerate(ops):
             is_behind = at > last or not left.isdisjoint(op.operands)
-            if is_behind and is_inside(op):
+            if is_behind and is_inside(op, self._loop):
                 why = f"{op.kind} ({op.loc}) reads what is there behind the last iteration"
                 raise VerificationError("a loop waits for itself", [why])
             if is_behind:
                 found.add(op.results)
-            if is_behind or op.kind in LEAVES:
+            if is_behind or self._leaves(op):
                 left.update(op.results)
         return found
 
     def _iterate(self, op: Op, iteration: int, *, is_last: bool) -> None:
         """Adds an op of an iteration."""
-        if op.kind == CARRY:
-            return
-        if op.kind == SUM:
+        if entered(op) == self._loop:
+            self._enter(op, iteration)
+        elif not self._leaves(op):
+            self._copy_op(op, iteration)
+        elif op.kind == SUM:
             self._add(op, iteration, is_last=is_last)
         elif op.kind == LAST:
             if is_last:
                 left = emitted.alias().with_operand(self._name(op.operands[0], iteration))
                 self._write(left, op, op.results[0], iteration)
-        elif op.kind in (CAT, STACK):
-            if is_last:
-                self._put_together(op)
-        elif op.kind == TAKE:
-            (size, *_) = self._values[op.results[0]].shape
-            part = emitted.slice_(iteration * size, (iteration + 1) * size, 0)
+        elif op.kind in (CAT, STACK) and is_last:
+            self._put_together(op)
+
+    def _leaves(self, op: Op) -> bool:
+        """Returns whether an op's result is there behind the loop alone."""
+        return op.kind in LEAVES and op.loops[-1][0] == self._loop
+
+    def _enter(self, op: Op, iteration: int) -> None:
+        """Adds the part of an iteration; what is carried is there already."""
+        if op.kind == TAKE:
+            dim = op.arg("dim", 0)
+            assert isinstance(dim, int)
+            size = self._values[op.results[0]].shape[dim]
+            part = emitted.slice_(iteration * size, (iteration + 1) * size, dim)
             result = self._name(op.results[0], iteration)
             self._write(part.with_operand(op.operands[0]), op, result, iteration)
-        else:
-            copy = op.with_operands([self._name(name, iteration) for name in op.operands])
-            if isinstance(number := op.arg("number"), int):
-                copy = copy.with_args({"number": number + iteration * self._draws})
-            results = tuple(self._name(name, iteration) for name in op.results)
-            self._append(replace(copy, results=results), iteration)
+
+    def _copy_op(self, op: Op, iteration: int) -> None:
+        """Adds an op as it is in an iteration; each microbatch draws numbers of its own."""
+        copy = op.with_operands([self._name(name, iteration) for name in op.operands])
+        number = op.arg("number")
+        if isinstance(number, int) and self._loop == MICROBATCH:
+            copy = copy.with_args({"number": number + iteration * self._draws})
+        results = tuple(self._name(name, iteration) for name in op.results)
+        self._append(replace(copy, results=results), iteration)
 
     def _add(self, op: Op, iteration: int, *, is_last: bool) -> None:
         """Adds what an iteration has of a sum to that of those before."""
@@ -121,7 +153,9 @@ class _Unroller:
     def _put_together(self, op: Op) -> None:
         """Adds what puts together what all iterations have of a value."""
         parts = [self._name(op.operands[0], each) for each in range(self._trip)]
-        joined = emitted.cat(parts, 0) if op.kind == CAT else emitted.stack(parts)
+        dim = op.arg("dim", 0)
+        assert isinstance(dim, int)
+        joined = emitted.cat(parts, dim) if op.kind == CAT else emitted.stack(parts)
         self._write(joined, op, op.results[0])
 
     def _write(self, new: Emitted, op: Op, result: str, iteration: int = 0) -> None:
@@ -131,7 +165,9 @@ class _Unroller:
         self._append(replace(made, dist=dist), iteration)
 
     def _append(self, op: Op, iteration: int) -> None:
-        self._ops.append(replace(op, microbatch=iteration, times=1))
+        microbatch = iteration if self._loop == MICROBATCH else op.microbatch
+        loops = tuple(loop for loop in op.loops if loop[0] != self._loop)
+        self._ops.append(replace(op, microbatch=microbatch, loops=loops))
 
     def _name(self, name: str, iteration: int) -> str:
         """Returns the name of what an iteration has of a value; the first one keeps it."""
@@ -142,7 +178,8 @@ class _Unroller:
             return self._name(self._next[name], iteration - 1) if iteration else self._first[name]
         if name not in self._within or not iteration:
             return name
-        return self._copy(name, f"{name}.m{iteration}")
+        suffix = "m" if self._loop == MICROBATCH else f"{self._loop}."
+        return self._copy(name, f"{name}.{suffix}{iteration}")
 
     def _copy(self, name: str, copy: str) -> str:
         """Returns the name of a value like another one."""

@@ -12,7 +12,7 @@ from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import Layout
 from autopar.ir.memory.transfers import hosted
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import PHASES, ROLES, Arg, DType, Function, Op, Program, Value, refs
+from autopar.ir.program import PHASES, ROLES, Arg, DType, Function, Loops, Op, Program, Value, refs
 from autopar.ir.text.words import value_name
 from autopar.ir.verify.problems import Problems, one_of
 
@@ -27,6 +27,7 @@ class _FunctionCheck:
         self._function = function
         self._program = program
         self._problems = problems
+        self._loops: dict[str, Loops] = {}
         self._sound_layouts: set[tuple[Layout, tuple[IntExpr, ...]]] = set()
 
     def check(self) -> None:
@@ -200,6 +201,17 @@ class _FunctionCheck:
         for what, number in (("stage", op.stage), ("microbatch", op.microbatch)):
             if number < 0:
                 self._at_op(op, what, "a number >= 0", number)
+        self._check_loops(op)
+
+    def _check_loops(self, op: Op) -> None:
+        """A loop runs equally often for all its ops, and is in the same loops for all of them."""
+        for at, (name, trip) in enumerate(op.loops):
+            own = op.loops[: at + 1]
+            known = self._loops.setdefault(name, own)
+            if known != own:
+                self._at_op(op, f"loop {name}", f"{_loops_str(known)}, as others", _loops_str(own))
+            elif trip < 1:
+                self._at_op(op, f"loop {name}", "at least 1 iteration", trip)
 
     def _check_level(self, op: Op) -> None:
         level, mesh = self._program.level, self._program.mesh
@@ -261,6 +273,10 @@ def _local_problems(shape: tuple[IntExpr, ...], layout: Layout) -> Iterator[tupl
             place = ", ".join(f"{axis}={at}" for axis, at in coords.items())
             yield f"the local shape {shape_str(want)} of {layout} at {place}", shape_str(have)
             return
+
+
+def _loops_str(loops: Loops) -> str:
+    return " in ".join(f"{name}={trip}" for name, trip in reversed(loops))
 
 
 def is_within(mesh: ProcessMesh, root: ProcessMesh | None) -> bool:
