@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from autopar.annotate.activation_pins import ActivationPin, apply_activations
 from autopar.annotate.annotation_file import Annotations, load_annotations
 from autopar.annotate.choices import OpPin, apply_op_pins, pinned_results
+from autopar.annotate.chunk_pins import ChunkPin
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
 from autopar.annotate.offload_pins import (
     OffloadPin,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActivationPin",
     "Annotations",
+    "ChunkPin",
     "MeshLike",
     "OffloadPin",
     "OpPin",

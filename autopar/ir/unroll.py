@@ -11,6 +11,7 @@ from dataclasses import replace
 from autopar.base.errors import VerificationError
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
+from autopar.ir.expr.expression import Expr, axes_of, substitute
 from autopar.ir.ops.loops import (
     CARRY,
     CAT,
@@ -23,7 +24,7 @@ from autopar.ir.ops.loops import (
     entered,
     is_inside,
 )
-from autopar.ir.program import MICROBATCH, Function, Op, OpDist, Program
+from autopar.ir.program import MICROBATCH, Arg, Function, Op, OpDist, Program
 
 
 def unrolled(program: Program) -> Program:
@@ -134,8 +135,17 @@ class _Unroller:
         number = op.arg("number")
         if isinstance(number, int) and self._loop == MICROBATCH:
             copy = copy.with_args({"number": number + iteration * self._draws})
+        copy = copy.with_args({name: self._at(arg, iteration) for name, arg in copy.args})
         results = tuple(self._name(name, iteration) for name in op.results)
         self._append(replace(copy, results=results), iteration)
+
+    def _at(self, arg: Arg, iteration: int) -> Arg:
+        """Returns an argument in an iteration, on which it may depend."""
+        if isinstance(arg, tuple):
+            return tuple(self._at(each, iteration) for each in arg)
+        if isinstance(arg, Expr) and self._loop in axes_of(arg):
+            return substitute(arg, {self._loop: iteration})
+        return arg
 
     def _add(self, op: Op, iteration: int, *, is_last: bool) -> None:
         """Adds what an iteration has of a sum to that of those before."""

@@ -154,7 +154,7 @@ def summarize_programs(
         world_size=deployment.world_size,
         axes=axes,
         serial_ops=len(serial.main.ops),
-        looped_ops=sum(op.times > 1 for op in serial.main.ops),
+        looped_ops=sum(microbatches(op) > 1 for op in serial.main.ops),
         microbatches=max((microbatches(op) for op in serial.main.ops), default=1),
         rank_ops=max(len(each.main.ops) for each in deployment.programs),
         collectives=most.collectives,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from autopar.ir.collectives import DECLARED, is_collective
 from autopar.ir.dtypes import DTYPE_BYTES
@@ -125,12 +126,12 @@ class _FunctionCheck:
         elif type(size) is not int or size < 0:
             self._at(value, "shape", "sizes that are integers >= 0", repr(size))
 
-    def _unknown_axes(self, expr: Expr) -> str:
+    def _unknown_axes(self, expr: Expr, loops: AbstractSet[str] = frozenset()) -> str:
         mesh = self._program.mesh
         if mesh is None:
             return ""
         known = set(mesh.dim_names) | {axis for axis, _ in mesh.fixed}
-        return ", ".join(sorted(axes_of(expr) - known))
+        return ", ".join(sorted(axes_of(expr) - known - loops))
 
     def _check_layout(self, value: Value, layout: Layout) -> None:
         # Many values share a layout and a shape, and most are right.
@@ -190,9 +191,10 @@ class _FunctionCheck:
         elif isinstance(arg, DType) and arg.name not in DTYPE_BYTES:
             self._at_op(op, f"argument {name}", one_of(arg.name, DTYPE_BYTES), repr(arg.name))
         elif isinstance(arg, Expr):
-            if self._program.level == "serial" and axes_of(arg):
+            loops = {loop for loop, _ in op.loops}
+            if self._program.level == "serial" and axes_of(arg) - loops:
                 self._at_op(op, f"argument {name}", "no rank expression in a serial program", arg)
-            elif unknown := self._unknown_axes(arg):
+            elif unknown := self._unknown_axes(arg, loops):
                 self._at_op(op, f"argument {name}", f"axes of {self._program.mesh}", unknown)
 
     def _check_place(self, op: Op) -> None:
