@@ -19,7 +19,7 @@ from autopar.ir.chunks import chunk_of, without_chunk
 from autopar.ir.ops import rule_of
 from autopar.ir.program import MICROBATCH, Function, Op, Program
 from autopar.planning.chunk.order import in_order
-from autopar.planning.chunk.region import Key, Region, grown, level_of, levels_of, with_bodies
+from autopar.planning.chunk.region import Key, Region, grown, levels_in, with_bodies
 from autopar.planning.chunk.split import Cut, is_splittable
 from autopar.planning.chunk.write import LoopWriter, Writer
 
@@ -131,13 +131,13 @@ def _cut(
     """
     loop = _fresh(main, program, wanted[0].name)
     best: Region | None = None
-    most = 0
+    most = 0.0
     why = ""
     for each in wanted:
         for cut in each.cuts(main):
             region = _grown(main, loop, each, cut, phases_apart)
             why = why or next((f"{_named(k)}: {w}" for k, w in region.refused.items()), "")
-            if (gained := region.gained(main.values)) > most:
+            if (gained := _gained(region, main, cut)) > most:
                 most, best = gained, region
     if best is None:
         sizes = why or "it has no dimension of so many elements"
@@ -146,6 +146,15 @@ def _cut(
             f" {sizes}; name another value or dimension, or leave it out"
         )
     return _written(best)
+
+
+def _gained(region: Region, main: Function, cut: Cut) -> float:
+    """Returns the bytes that are saved by a region, less those that are computed again."""
+    gained = region.gained(main.values) * (1 - 1 / cut.parts)
+    if gained <= 0:
+        return gained
+    again = (name for each in levels_in(region) for name in each.again)
+    return gained - sum(region.bytes_of(name) for name in again if region.is_large(name))
 
 
 def _named(key: Key) -> str:
@@ -185,9 +194,8 @@ def _needs_body(op: Op, region: Region) -> bool:
 
 def _written(region: Region) -> Function:
     """Returns the function of a region with its loops."""
-    main, levels = region.main, levels_of(region)
+    main, loops = region.main, levels_in(region)
     to, blocks = Writer(main.values), []
-    loops = [level_of(region, levels, level) for level in sorted(set(levels.values()))]
     wanted = frozenset(name for each in loops for name in each.reads)
     for number, level in enumerate(loops):
         loop = region.loop if not number else f"{region.loop}_{number}"

@@ -58,7 +58,7 @@ class Region:
                 is_whole = name in self.main.outputs or not all(
                     self.reads_part(op, name) for op in readers[name]
                 )
-                size = _bytes(self.main.values[name])
+                size = self.bytes_of(name)
                 gained += -size if is_whole else size
         return gained
 
@@ -69,6 +69,10 @@ class Region:
             return False
         needs = zip(op.operands, found.operands, strict=True)
         return all(need == cut for each, need in needs if each == name)
+
+    def bytes_of(self, name: str) -> int:
+        """Returns the bytes of a value."""
+        return _bytes(self.main.values[name])
 
     def is_large(self, name: str) -> bool:
         """Whether a value is about as large as the one that is cut, or larger."""
@@ -147,6 +151,9 @@ class _Growth:
                 region.cuts[name] = part
                 yield from (name,) if region.is_large(name) else ()
         for name, need in zip(op.operands, found.operands, strict=True):
+            made = self._makers.get(name)
+            if made is not None and made.results in region.ops:
+                continue
             if need is not None and name not in region.cuts and region.is_large(name):
                 region.cuts[name] = need
                 yield name
@@ -181,7 +188,7 @@ class _Growth:
                 yield from self._add(op, self._region.cuts[name], operand=at)
 
 
-def levels_of(region: Region) -> dict[Key, int]:
+def _levels_of(region: Region) -> dict[Key, int]:
     """Returns the level of each op of a region, see above."""
     levels: dict[Key, int] = {}
     outside: dict[str, int] = {}
@@ -225,7 +232,7 @@ class Level:
     reads: frozenset[str]
 
 
-def level_of(region: Region, levels: Mapping[Key, int], level: int) -> Level:
+def _level_of(region: Region, levels: Mapping[Key, int], level: int) -> Level:
     """Returns a level of a region.
 
     Args:
@@ -250,6 +257,12 @@ def level_of(region: Region, levels: Mapping[Key, int], level: int) -> Level:
             waiting.append(made)
     ops = [op for op in region.main.ops if op.results in own]
     return Level(ops, frozenset(again), frozenset(reads - again))
+
+
+def levels_in(region: Region) -> list[Level]:
+    """Returns the levels of a region, lower ones first."""
+    levels = _levels_of(region)
+    return [_level_of(region, levels, each) for each in sorted(set(levels.values()))]
 
 
 def with_bodies(main: Function, ops: Sequence[Op]) -> Function:
