@@ -12,6 +12,7 @@ from autopar.base.errors import VerificationError
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
 from autopar.ir.expr.expression import Expr, axes_of, substitute
+from autopar.ir.memory.accumulating import ADDS
 from autopar.ir.ops.loops import (
     CARRY,
     CAT,
@@ -157,7 +158,7 @@ class _Unroller:
         total = result if is_last else self._copy(result, f"{result}.s{iteration}")
         dtype = self._values[result].dtype
         added = emitted.combine("sum", part, dtype).with_operand(self._sums[result])
-        self._write(added, op, total, iteration)
+        self._write(added, replace(op, plan=(*op.plan, (ADDS, result))), total, iteration)
         self._sums[result] = total
 
     def _put_together(self, op: Op) -> None:

@@ -110,7 +110,7 @@ def cutting_of(
     dims = rule.operands[operand] if operand >= 0 else rule.results[result]
     factor, outer, block = _factor_at(rule, dims, cut)
     _check(rule, factor, outer)
-    layout = (SubDim(outer), SubDim(_number(rule, factor) // outer, (axis,)))
+    layout: DimLayout = (SubDim(outer), SubDim(_number(rule, factor) // outer, (axis,)))
     layout = layout if outer > 1 else layout[1:]
     given = [_cut_of(rule, each, factor, outer, block) for each in rule.operands]
     made: list[Part] = []

@@ -15,8 +15,10 @@ from autopar.ir.dims import SubDim
 from autopar.ir.dtypes import HALVES
 from autopar.ir.emitted import Emitted
 from autopar.ir.expr.at_rank import arg_at
-from autopar.ir.expr.expression import Coord, Expr, evaluate
+from autopar.ir.expr.expression import Coord, Expr, IntExpr, evaluate
 from autopar.ir.layout import Layout
+from autopar.ir.memory.accumulating import OVER
+from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.program import Arg, Op, OpDist, Value
 from autopar.ir.rules.distribution import rank_call
 from autopar.planning.chunk.region import Level, Region
@@ -64,7 +66,7 @@ class Writer:
         like: Op,
         operand: str,
         name: str,
-        shape: Sequence[int],
+        shape: Sequence[IntExpr],
         dtype: str = "",
     ) -> str:
         """Adds an op of one operand in the place of another op; returns the name of its result."""
@@ -154,6 +156,8 @@ class LoopWriter:
         kind, args = rank_call(found.rule, found.dist(axis, self.cut.parts), op.kind)
         local = {name: _at(arg, axis, piece) for name, arg in args.items()}
         local_op = replace(op.with_args(local), kind=kind, phase=self._phase(op))
+        if len(op.results) == 1 and written_arguments(kind):
+            local_op = replace(local_op, plan=(*local_op.plan, (OVER, "operand")))
         return replace(local_op, dist=_dist(op, found, piece, self.cut))
 
     def _operand(self, op: Op, name: str, need: Cut | None, piece: Piece) -> str:
