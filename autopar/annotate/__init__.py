@@ -2,6 +2,7 @@
 
     mark        marks a tensor within a torch model: its layout, memory, mask
     call        marks the operands and results of a call
+    chunk_pins  says what is computed in parts, by name pattern
     activation_pins   says what becomes of activations, by name pattern
     keep        says it of a part of a torch model
     offload_pins      says which stored tensors wait in the host's memory
@@ -48,7 +49,7 @@ from autopar.ir.mesh import ProcessMesh
 if TYPE_CHECKING:
     from autopar.annotate.call import shard_op
     from autopar.annotate.keep import activations
-    from autopar.annotate.mark import offload, shard, shard_mask
+    from autopar.annotate.mark import chunk, offload, shard, shard_mask
     from autopar.annotate.stage import pipeline_stage
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "apply_pins_of",
     "apply_stages",
     "as_mesh",
+    "chunk",
     "load_annotations",
     "marked_offload",
     "offload",
@@ -86,6 +88,7 @@ __all__ = [
 
 _HOMES = {
     "activations": "keep",
+    "chunk": "mark",
     "offload": "mark",
     "pipeline_stage": "stage",
     "shard": "mark",

@@ -250,6 +250,7 @@ def fastest_mesh(
     Raises:
         InvalidInputError: If no plan fits into memory on any mesh.
     """
+    program = chunked(program, options.chunks, phases_apart=options.phases_apart)
     return best_on_any_mesh(
         apply_activations(program, options.activations),
         options.mesh.size,
