@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autopar.ir.dims import DimLayout, SubDim
+from autopar.ir.dims import DimLayout, SubDim, block_size
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, OpDist, Value
@@ -109,9 +109,10 @@ def cutting_of(
         raise Inadmissible("it has no rule")
     dims = rule.operands[operand] if operand >= 0 else rule.results[result]
     factor, outer, block = _factor_at(rule, dims, cut)
-    _check(rule, factor, outer)
-    layout: DimLayout = (SubDim(outer), SubDim(_number(rule, factor) // outer, (axis,)))
-    layout = layout if outer > 1 else layout[1:]
+    _check(rule, factor)
+    layout = _layout(_number(rule, factor) // outer, outer, block, cut.parts, axis)
+    if len(layout) > 1 and factor in rule.flat:
+        raise Inadmissible("parts would be no blocks")
     given = [_cut_of(rule, each, factor, outer, block) for each in rule.operands]
     made: list[Part] = []
     for at, each in enumerate(rule.results):
@@ -127,14 +128,21 @@ def cutting_of(
 def is_splittable(rule: Rule, dims: Dims, cut: Cut) -> bool:
     """Returns whether a rule lets iterations share a tensor of these dimensions."""
     try:
-        factor, outer, _ = _factor_at(rule, dims, cut)
-        _check(rule, factor, outer)
+        factor, _, _ = _factor_at(rule, dims, cut)
+        _check(rule, factor)
     except Inadmissible:
         return False
     return True
 
 
-def _check(rule: Rule, factor: str, outer: int) -> None:
+def _layout(inner: int, outer: int, block: int, parts: int, axis: str) -> DimLayout:
+    """Returns how a factor is split over the iterations, each of which has a block of it."""
+    unit = 1 if block_size(inner, parts) == block else math.gcd(inner, block)
+    subs = SubDim(outer), SubDim(inner // unit, (axis,)), SubDim(unit)
+    return tuple(sub for sub in subs if sub.axes or sub.size != 1)
+
+
+def _check(rule: Rule, factor: str) -> None:
     """Refuses factors that iterations can't share."""
     if factor not in rule.splittable:
         raise Inadmissible("it needs all of what is cut at once")
@@ -142,8 +150,6 @@ def _check(rule: Rule, factor: str, outer: int) -> None:
         raise Inadmissible("it reads what is cut through windows, which overlap")
     if factor in rule.once:
         raise Inadmissible("it would add an operand once for each part")
-    if outer > 1 and factor in rule.flat:
-        raise Inadmissible("parts would be no blocks")
 
 
 def _number(rule: Rule, factor: str) -> int:
