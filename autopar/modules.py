@@ -41,6 +41,7 @@ def compile(
     schedule: str = "1f1b",
     microbatches: int = 1,
     offload: str | Sequence[str] | None = None,
+    chunks: Mapping[str, int | Sequence[int]] | None = None,
     autocast: torch.dtype | None = None,
     master_dtype: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
@@ -103,6 +104,10 @@ def compile(
             `parameters`, or patterns of names as `shard` takes them (`exp_avg*/layers.*`), one or a
             list. A device holds two buckets of it, one in use and one under way. By default
             `memory` decides, where the cluster has a link to that memory; [] for nothing.
+        chunks: What is computed in parts, one after another, so that it is never there as a whole:
+            by pattern of names of modules or values into how many parts, `{"lm_head": 8}`, or
+            along which dimension too, `{"lm_head": (0, 8)}`. What is large around it follows as
+            far as its ops allow it, forward and backward.
         autocast: The dtype of matrix products, as `torch.autocast` has it.
         master_dtype: What trained parameters of fewer bits are stored and updated in, as
             `torch.float32` for a model in bfloat16.
@@ -190,7 +195,7 @@ def compile(
         activations=activations,
     )
     options = options.in_stages(pipeline, schedule=schedule, microbatches=microbatches)
-    options = options.offloading(offload)
+    options = options.offloading(offload).in_chunks(chunks)
     known = None if options.any_shape else options.mesh
     captured = capture(model, example_inputs, recipe, known, dynamic)
     serial = with_state(captured.program, state or {})

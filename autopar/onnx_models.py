@@ -40,6 +40,7 @@ def compile_onnx(
     plan: str | Path | None = None,
     activations: Mapping[str, str] | None = None,
     offload: str | Sequence[str] | None = None,
+    chunks: Mapping[str, int | Sequence[int]] | None = None,
 ) -> CompiledModel:
     """Compiles an ONNX file for a mesh.
 
@@ -87,6 +88,10 @@ def compile_onnx(
             `shard` takes them, one or a list. A device holds two buckets of it, one in use and
             one under way. By default `memory` decides, where the cluster has a link to that memory;
             [] for nothing.
+        chunks: What is computed in parts, one after another, so that it is never there as a whole:
+            by pattern of names of modules or values into how many parts, `{"lm_head": 8}`, or
+            along which dimension too, `{"lm_head": (0, 8)}`. What is large around it follows as
+            far as its ops allow it.
 
     Returns:
         What was compiled, which can be saved too.
@@ -109,7 +114,8 @@ def compile_onnx(
         plan=plan,
         activations=activations,
     )
-    options = options.in_stages(pipeline, microbatches=microbatches).offloading(offload)
+    options = options.in_stages(pipeline, microbatches=microbatches)
+    options = options.offloading(offload).in_chunks(chunks)
     imported = import_onnx(
         model,
         dims=dims,

@@ -2,6 +2,7 @@
 
     mark        marks a tensor within a torch model: its layout, memory, mask
     call        marks the operands and results of a call
+    chunk_pins  says what is computed in parts, by name pattern
     activation_pins   says what becomes of activations, by name pattern
     keep        says it of a part of a torch model
     offload_pins      says which stored tensors wait in the host's memory
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from autopar.annotate.activation_pins import ActivationPin, apply_activations
 from autopar.annotate.annotation_file import Annotations, load_annotations
 from autopar.annotate.choices import OpPin, apply_op_pins, pinned_results
+from autopar.annotate.chunk_pins import ChunkPin
 from autopar.annotate.mesh import MeshLike, apply_mesh, as_mesh, parse_mesh
 from autopar.annotate.offload_pins import (
     OffloadPin,
@@ -47,12 +49,13 @@ from autopar.ir.mesh import ProcessMesh
 if TYPE_CHECKING:
     from autopar.annotate.call import shard_op
     from autopar.annotate.keep import activations
-    from autopar.annotate.mark import offload, shard, shard_mask
+    from autopar.annotate.mark import chunk, offload, shard, shard_mask
     from autopar.annotate.stage import pipeline_stage
 
 __all__ = [
     "ActivationPin",
     "Annotations",
+    "ChunkPin",
     "MeshLike",
     "OffloadPin",
     "OpPin",
@@ -66,6 +69,7 @@ __all__ = [
     "apply_pins_of",
     "apply_stages",
     "as_mesh",
+    "chunk",
     "load_annotations",
     "marked_offload",
     "offload",
@@ -84,6 +88,7 @@ __all__ = [
 
 _HOMES = {
     "activations": "keep",
+    "chunk": "mark",
     "offload": "mark",
     "pipeline_stage": "stage",
     "shard": "mark",

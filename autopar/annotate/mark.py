@@ -135,6 +135,28 @@ def shard_mask(x: torch.Tensor, mask: Any) -> torch.Tensor:
     return _marked(x, spec) if traced else x
 
 
+def chunk(x: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
+    """Marks a tensor to be computed in parts, one after another; returns the marked tensor.
+
+        logits = chunk(self.head(hidden), 0, 8)
+
+    Not the tensor alone: what is as large around it, forward and backward, is computed part by
+    part, as far as its ops allow that, so that it is never there as a whole. What is summed over
+    the parts, as a loss or the gradient of a weight, is added up.
+
+    Args:
+        x: The tensor. Its value is unchanged.
+        dim: The dimension that is cut.
+        parts: How many parts. The last one may be smaller.
+
+    Raises:
+        AnnotationError: If there is no such dimension, or not so many elements; at this call.
+    """
+    traced = _is_traced(x)
+    spec = _chunk_spec(x.ndim, dim, parts, _place() if traced else "")
+    return _marked(x, spec) if traced else x
+
+
 def _is_traced(x: object) -> bool:
     """Whether an op on a tensor ends up in a graph, or is watched by someone."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
@@ -165,6 +187,15 @@ def _offload_spec(device: str, place: str) -> str:
     if not device:
         raise AnnotationError("offload: name the memory that shall hold the tensor, as 'cpu'")
     return Mark(offload=device, place=place).text()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _chunk_spec(rank: int, dim: int, parts: int, place: str) -> str:
+    if type(dim) is not int or not -rank <= dim < rank:
+        raise AnnotationError(f"chunk: dim={dim!r} is no dimension of a tensor of {rank}")
+    if type(parts) is not int or parts < 1:
+        raise AnnotationError(f"chunk: parts={parts!r} is no number of parts; give 1 or more")
+    return Mark(chunk=(dim % rank, parts), place=place).text()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

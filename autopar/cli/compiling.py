@@ -86,6 +86,13 @@ if TYPE_CHECKING:
     " --memory decides, where the cluster has a link to that memory. Repeatable.",
 )
 @click.option(
+    "--chunk",
+    multiple=True,
+    metavar="NAME=PARTS",
+    help="Compute a module, or what is around a value, in parts, one after another, so that it"
+    " is never there as a whole; NAME=DIM:PARTS says along which dimension. Repeatable.",
+)
+@click.option(
     "--print-after",
     "print_after",
     multiple=True,
@@ -107,6 +114,7 @@ def compile_command(
     placement: str,
     memory: str | None,
     offload: tuple[str, ...],
+    chunk: tuple[str, ...],
     print_after: tuple[str, ...],
     no_verify: bool,
     quiet: bool,
@@ -122,10 +130,12 @@ def compile_command(
       autopar compile model.onnx --mesh 2x4 --print-after complete | less
       autopar compile model.onnx --mesh 2x4 --memory 24GiB --time-limit 60
       autopar compile model.onnx --mesh 8 --cluster h100 --offload parameters
+      autopar compile model.onnx --mesh 2 --chunk lm_head=8
       autopar compile model.onnx --devices 64 --cluster h100
       autopar compile model.onnx --mesh pp=4,tp=2 --pipeline pp --microbatches 8
     """
     from autopar import pipeline
+    from autopar.annotate import ChunkPin
     from autopar.base.file import is_stdout
     from autopar.compiled import CompiledModel
     from autopar.completion.search.watch import Watch
@@ -151,6 +161,7 @@ def compile_command(
     )
     options = given.in_stages(options).offloading(offload or None, on_command_line)
     with usage():
+        options = options.with_chunks(ChunkPin.from_text(each) for each in chunk)
         observer = _printer(print_after)
     if is_stdout(build):
         raise click.UsageError("-o -: a build is a folder; name one, as -o build/")

@@ -122,6 +122,20 @@ def add(number: int) -> Emitted:
     return Emitted("aten.add.Scalar", (("other", number),))
 
 
+_PRODUCT, _ADDED_PRODUCT = "aten.mm.default", "aten.addmm.default"
+
+
+def is_product(op: Op) -> bool:
+    """Whether an op is a matrix product that `added_product` can add to a value."""
+    return op.kind == _PRODUCT
+
+
+def added_product(total: str, one: str, other: str) -> Emitted:
+    """A value, plus the matrix product of two others."""
+    operands = {"self": total, "mat1": one, "mat2": other}
+    return Emitted(_ADDED_PRODUCT, tuple((name, Ref(each)) for name, each in operands.items()))
+
+
 def to_dtype(dtype: str) -> Emitted:
     """The operand in another dtype."""
     return Emitted("aten._to_copy.default", (("dtype", DType(dtype)),))

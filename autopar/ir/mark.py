@@ -39,6 +39,7 @@ class Mark:
             refuses others than the host's, and any of what is no activation and no parameter.
         place: Where the user wrote it, as `model.py:12`; "" if the graph knows better.
         is_gradient: Whether it marks the gradient of what the user marked.
+        chunk: The dimension along which it is computed in parts, one after another, and how many.
     """
 
     mesh: ProcessMesh | None = None
@@ -48,11 +49,12 @@ class Mark:
     offload: str = ""
     place: str = ""
     is_gradient: bool = False
+    chunk: tuple[int, int] | None = None
 
     def text(self) -> str:
         """Returns the text from which `parse` makes an equal mark."""
         mesh = None if self.mesh is None else _mesh_data(self.mesh)
-        rest = self.partial, self.mask, self.offload, self.place, self.is_gradient
+        rest = self.partial, self.mask, self.offload, self.place, self.is_gradient, self.chunk
         said: Any = (mesh, self.dims_mapping, *rest)
         return arg_str(said)
 
@@ -65,9 +67,8 @@ class Mark:
         """
         try:
             said: Any = parse_arg(text, "mark")
-            mesh, dims_mapping, partial, mask, offload, place, is_gradient = said
-            known = None if mesh is None else _mesh(mesh)
-            return cls(known, dims_mapping, partial, mask, offload, place, is_gradient)
+            mesh, *rest = said
+            return cls(None if mesh is None else _mesh(mesh), *rest)
         except (ValueError, TypeError, TextError, IndexError) as error:
             raise AnnotationError(f"not the text of a mark: {text!r}") from error
 

@@ -10,6 +10,7 @@ All classes are immutable; a rewrite returns a new program. A program passes thr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
@@ -51,6 +52,8 @@ an alias of `main` gives them new content. A `state` is a buffer that forward wr
 no state dict of the model, as a cache of keys."""
 PHASES = ("forward", "backward", "update")
 LEVELS = ("serial", "partitioned", "executable")
+MICROBATCH = "microbatch"
+"""The name of the loop over the microbatches of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,18 +175,32 @@ class OpDist:
         return next((dim for factor, dim in self.factors if factor == name), None)
 
 
+Loops = tuple[tuple[str, int], ...]
+"""The loops around something, outermost first: the name of each, and how often it runs."""
+
+
 class Lifetime(NamedTuple):
     """What an op belongs to. What is gathered for one lifetime isn't kept for another.
 
     Attributes:
         phase: The phase of a step.
         microbatch: The microbatch.
-        times: How often the op runs, see `Op.times`.
+        loops: The loops that the op is in, see `Op.loops`.
     """
 
     phase: str
     microbatch: int = 0
-    times: int = 1
+    loops: Loops = ()
+
+    @property
+    def times(self) -> int:
+        """How often an op of it runs."""
+        return times(self.loops)
+
+
+def times(loops: Loops) -> int:
+    """Returns how often an op within some loops runs."""
+    return math.prod(trip for _, trip in loops) if loops else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +216,7 @@ class Op:
         origin: Why it is computed like that.
         loc: The user's line or ONNX node.
         stage, microbatch, phase: Its place in a pipeline or training step.
-        times: How often it runs: once for each iteration, if it is in a loop (`ir.loops`).
+        loops: The loops that it is in, outermost first (see `ir.ops.loops`).
         plan: Decisions about time and memory: what the user wants (see `ir.activations`), and of
             copies and transfers, `recompute` or `offload`, what they are of. Also what the op makes
             of no elements (see `ir.nothing`).
@@ -215,12 +232,17 @@ class Op:
     microbatch: int = 0
     phase: str = "forward"
     plan: tuple[tuple[str, str], ...] = ()
-    times: int = 1
+    loops: Loops = ()
+
+    @property
+    def times(self) -> int:
+        """How often it runs: once for each iteration, if it is in a loop."""
+        return times(self.loops)
 
     @property
     def lifetime(self) -> Lifetime:
         """The phase of a microbatch, or of a loop, to which it belongs."""
-        return Lifetime(self.phase, self.microbatch, self.times)
+        return Lifetime(self.phase, self.microbatch, self.loops)
 
     @property
     def operands(self) -> tuple[str, ...]:

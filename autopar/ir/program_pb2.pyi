@@ -255,7 +255,7 @@ class Value(_message.Message):
     def __init__(self, name: _Optional[int] = ..., dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., role: _Optional[int] = ..., layout: _Optional[int] = ..., origin: _Optional[int] = ..., loc: _Optional[int] = ...) -> None: ...
 
 class Op(_message.Message):
-    __slots__ = ("kind", "args", "results", "dist", "origin", "loc", "stage", "microbatch", "phase", "plan", "times")
+    __slots__ = ("kind", "args", "results", "dist", "origin", "loc", "stage", "microbatch", "phase", "plan", "times", "loops")
     KIND_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +267,7 @@ class Op(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
+    LOOPS_FIELD_NUMBER: _ClassVar[int]
     kind: int
     args: _containers.RepeatedCompositeFieldContainer[Arg]
     results: _containers.RepeatedScalarFieldContainer[int]
@@ -278,7 +279,8 @@ class Op(_message.Message):
     phase: int
     plan: _containers.RepeatedScalarFieldContainer[int]
     times: int
-    def __init__(self, kind: _Optional[int] = ..., args: _Optional[_Iterable[_Union[Arg, _Mapping]]] = ..., results: _Optional[_Iterable[int]] = ..., dist: _Optional[int] = ..., origin: _Optional[int] = ..., loc: _Optional[int] = ..., stage: _Optional[int] = ..., microbatch: _Optional[int] = ..., phase: _Optional[int] = ..., plan: _Optional[_Iterable[int]] = ..., times: _Optional[int] = ...) -> None: ...
+    loops: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[int] = ..., args: _Optional[_Iterable[_Union[Arg, _Mapping]]] = ..., results: _Optional[_Iterable[int]] = ..., dist: _Optional[int] = ..., origin: _Optional[int] = ..., loc: _Optional[int] = ..., stage: _Optional[int] = ..., microbatch: _Optional[int] = ..., phase: _Optional[int] = ..., plan: _Optional[_Iterable[int]] = ..., times: _Optional[int] = ..., loops: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Arg(_message.Message):
     __slots__ = ("name", "ref", "dtype", "boolean", "integer", "big_integer", "number", "text", "expr", "list", "integers", "refs", "complex")

@@ -56,7 +56,9 @@ class _Apart:
             self.values[total] = replace(self._main.values[op.results[0]], name=total)
             one = replace(op, args=(("self", Ref(name)),), results=(total,))
             yield from self.instead_of(replace(one, stage=self._stage(name)))
-        yield replace(added.with_operands(sums), results=op.results, times=1, stage=op.stage)
+        yield replace(
+            added.with_operands(sums), results=op.results, loops=op.loops[:-1], stage=op.stage
+        )
 
     def _is_split(self, op: Op, added: Op) -> bool:
         """Returns whether what is summed up is a sum of what two stages make, and nothing else."""
@@ -70,7 +72,7 @@ class _Apart:
             and len(self._readers[result]) == 1
             and result not in self._main.outputs
             and all(self._producers.get(name) is not None for name in operands)
-            and all(self._producers[name].times == op.times for name in operands)
+            and all(self._producers[name].loops == op.loops for name in operands)
             and len(set(map(self._stage, operands))) == 2
         )
 

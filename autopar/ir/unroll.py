@@ -12,6 +12,8 @@ from dataclasses import replace
 from autopar.base.errors import VerificationError
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
+from autopar.ir.expr.expression import Expr, axes_of, substitute
+from autopar.ir.memory.accumulating import ADDS
 from autopar.ir.ops.loops import (
     CARRY,
     CAT,
@@ -21,39 +23,43 @@ from autopar.ir.ops.loops import (
     STACK,
     SUM,
     TAKE,
+    behind,
+    entered,
     is_inside,
-    lasts,
 )
-from autopar.ir.program import Function, Op, OpDist, Program, Ref
+from autopar.ir.program import MICROBATCH, Arg, Function, Op, OpDist, Program, Ref
 
 
-def unrolled(program: Program) -> Program:
-    """Returns a program, serial or partitioned, without loops."""
-    if not has_loops(program.main):
-        return program
-    return program.with_main(_Unroller(with_seeds(program.main)).function())
+def unrolled(program: Program, but: str = "") -> Program:
+    """Returns a program, serial or partitioned, without loops, but for one of this name."""
+    main = program.main
+    while loops := {op.loops for op in main.ops if op.loops and op.loops[-1][0] != but}:
+        # Within one iteration of a loop those of the loops in it are one after another.
+        name, trip = max(loops, key=len)[-1]
+        main = _Unroller(with_seeds(main) if name == MICROBATCH else main, name, trip).function()
+    return program if main is program.main else program.with_main(main)
 
 
 def has_loops(main: Function) -> bool:
     """Returns whether a function has loops."""
-    return any(op.times > 1 for op in main.ops)
+    return any(op.loops for op in main.ops)
 
 
 def with_seeds(main: Function) -> Function:
-    """Returns a function whose random ops in a loop are given a seed that tells iterations apart.
+    """Returns a function whose random ops are given a seed that tells microbatches apart.
 
     Each process makes it of the seed that it has.
     """
     values, ops, known = dict(main.values), list[Op](), dict[tuple[object, ...], str]()
     for op in main.ops:
         seed = op.arg("seed")
-        if is_inside(op) and op.arg("number") is not None and isinstance(seed, Ref):
+        if is_inside(op, MICROBATCH) and op.arg("number") is not None and isinstance(seed, Ref):
             key = seed.name, op.stage, None if op.dist is None else op.dist.mesh
             if key not in known:
                 name = known[key] = _fresh(f"{seed.name}.{op.results[0]}", values)
                 values[name] = replace(values[seed.name], name=name, role="activation")
-                made = replace(op, kind=SEED, args=(("self", seed),), results=(name,), plan=())
-                ops.append(_on_mesh(made))
+                made = replace(op, kind=SEED, args=(("self", seed),), results=(name,), loops=())
+                ops.append(_on_mesh(replace(made, plan=())))
             op = op.with_args({"seed": Ref(known[key])})
         ops.append(op)
     return replace(main, values=values, ops=tuple(ops))
@@ -64,24 +70,29 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 
 
 class _Unroller:
-    """Unrolls the loop of a function.
+    """Unrolls a loop of a function, in which there is no other one.
 
     What isn't in the loop stays where it stands: in the first iteration, or in the last one if it
     reads what the loop leaves.
+
+    Args:
+        main: The function.
+        loop: The name of the loop.
+        trip: How often it runs.
     """
 
-    def __init__(self, main: Function) -> None:
-        self._main = main
-        self._trip = max(op.times for op in main.ops)
-        odd = next((op for op in main.ops if op.times not in (1, self._trip)), None)
-        if odd is not None:
-            why = f"{odd.kind} ({odd.loc}) runs {odd.times} times, others {self._trip} times"
-            raise VerificationError("there may be one loop", [why])
-        self._within = {name for op in main.ops if not lasts(op) for name in op.results}
+    def __init__(self, main: Function, loop: str, trip: int) -> None:
+        self._main, self._loop, self._trip = main, loop, trip
+        inside = [op for op in main.ops if is_inside(behind(op), loop)]
+        self._within = {name for op in inside for name in op.results}
         self._values = dict(main.values)
         self._sums: dict[str, str] = {}
-        self._first = {op.results[0]: op.operands[0] for op in main.ops if op.kind == CARRY}
-        self._next = {op.operands[1]: op.operands[0] for op in main.ops if op.kind == LAST}
+        self._first = {op.results[0]: op.operands[0] for op in inside if op.kind == CARRY}
+        self._next = {
+            op.operands[1]: op.operands[0]
+            for op in main.ops
+            if self._leaves(op) and op.kind == LAST
+        }
         self._ops: list[Op] = []
 
     def function(self) -> Function:
@@ -90,7 +101,7 @@ class _Unroller:
         for iteration in range(self._trip):
             is_last = iteration == self._trip - 1
             for op in self._main.ops:
-                if is_inside(op):
+                if is_inside(op, self._loop):
                     self._iterate(op, iteration, is_last=is_last)
                 elif is_last if op.results in behind else not iteration:
                     self._ops.append(op)
@@ -100,47 +111,68 @@ class _Unroller:
     def _behind(self) -> set[tuple[str, ...]]:
         """Returns the results of ops that follow the loop, or read what it leaves."""
         ops = self._main.ops
-        last = max(at for at, op in enumerate(ops) if is_inside(op))
+        last = max(at for at, op in enumerate(ops) if is_inside(op, self._loop))
         left: set[str] = set()
         found: set[tuple[str, ...]] = set()
         for at, op in enumerate(ops):
             is_behind = at > last or not left.isdisjoint(op.operands)
-            if is_behind and is_inside(op):
+            if is_behind and is_inside(op, self._loop):
                 why = f"{op.kind} ({op.loc}) reads what is there behind the last iteration"
                 raise VerificationError("a loop waits for itself", [why])
             if is_behind:
                 found.add(op.results)
-            if is_behind or op.kind in LEAVES:
+            if is_behind or self._leaves(op):
                 left.update(op.results)
         return found
 
     def _iterate(self, op: Op, iteration: int, *, is_last: bool) -> None:
         """Adds an op of an iteration."""
-        if op.kind == CARRY:
-            return
-        if op.kind == SUM:
+        if entered(op) == self._loop:
+            self._enter(op, iteration)
+        elif not self._leaves(op):
+            self._copy_op(op, iteration)
+        elif op.kind == SUM:
             self._add(op, iteration, is_last=is_last)
         elif op.kind == LAST:
             if is_last:
                 left = emitted.alias().with_operand(self._name(op.operands[0], iteration))
                 self._write(left, op, op.results[0], iteration)
-        elif op.kind in (CAT, STACK):
-            if is_last:
-                self._put_together(op)
-        elif op.kind == TAKE:
-            (size, *_) = self._values[op.results[0]].shape
-            part = emitted.slice_(iteration * size, (iteration + 1) * size, 0)
-            result = self._name(op.results[0], iteration)
-            self._write(part.with_operand(op.operands[0]), op, result, iteration)
+        elif op.kind in (CAT, STACK) and is_last:
+            self._put_together(op)
+
+    def _leaves(self, op: Op) -> bool:
+        """Returns whether an op's result is there behind the loop alone."""
+        return op.kind in LEAVES and op.loops[-1][0] == self._loop
+
+    def _enter(self, op: Op, iteration: int) -> None:
+        """Adds what an iteration is given; what is carried is there already."""
+        if op.kind == TAKE:
+            dim = op.arg("dim", 0)
+            assert isinstance(dim, int)
+            size = self._values[op.results[0]].shape[dim]
+            given = emitted.slice_(iteration * size, (iteration + 1) * size, dim)
         elif op.kind == SEED:
             step = (iteration * _SEED_STEP + 2**63) % 2**64 - 2**63
-            seed = emitted.add(step) if step else emitted.alias()
-            result = self._name(op.results[0], iteration)
-            self._write(seed.with_operand(op.operands[0]), op, result, iteration)
+            given = emitted.add(step) if step else emitted.alias()
         else:
-            copy = op.with_operands([self._name(name, iteration) for name in op.operands])
-            results = tuple(self._name(name, iteration) for name in op.results)
-            self._append(replace(copy, results=results), iteration)
+            return
+        result = self._name(op.results[0], iteration)
+        self._write(given.with_operand(op.operands[0]), op, result, iteration)
+
+    def _copy_op(self, op: Op, iteration: int) -> None:
+        """Adds an op as it is in an iteration."""
+        copy = op.with_operands([self._name(name, iteration) for name in op.operands])
+        copy = copy.with_args({name: self._at(arg, iteration) for name, arg in copy.args})
+        results = tuple(self._name(name, iteration) for name in op.results)
+        self._append(replace(copy, results=results), iteration)
+
+    def _at(self, arg: Arg, iteration: int) -> Arg:
+        """Returns an argument in an iteration, on which it may depend."""
+        if isinstance(arg, tuple):
+            return tuple(self._at(each, iteration) for each in arg)
+        if isinstance(arg, Expr) and self._loop in axes_of(arg):
+            return substitute(arg, {self._loop: iteration})
+        return arg
 
     def _add(self, op: Op, iteration: int, *, is_last: bool) -> None:
         """Adds what an iteration has of a sum to that of those before."""
@@ -152,13 +184,15 @@ class _Unroller:
         total = result if is_last else self._copy(result, f"{result}.s{iteration}")
         dtype = self._values[result].dtype
         added = emitted.combine("sum", part, dtype).with_operand(self._sums[result])
-        self._write(added, op, total, iteration)
+        self._write(added, replace(op, plan=(*op.plan, (ADDS, result))), total, iteration)
         self._sums[result] = total
 
     def _put_together(self, op: Op) -> None:
         """Adds what puts together what all iterations have of a value."""
         parts = [self._name(op.operands[0], each) for each in range(self._trip)]
-        joined = emitted.cat(parts, 0) if op.kind == CAT else emitted.stack(parts)
+        dim = op.arg("dim", 0)
+        assert isinstance(dim, int)
+        joined = emitted.cat(parts, dim) if op.kind == CAT else emitted.stack(parts)
         self._write(joined, op, op.results[0])
 
     def _write(self, new: Emitted, op: Op, result: str, iteration: int = 0) -> None:
@@ -166,7 +200,9 @@ class _Unroller:
         self._append(_on_mesh(new.instead_of(op, result)), iteration)
 
     def _append(self, op: Op, iteration: int) -> None:
-        self._ops.append(replace(op, microbatch=iteration, times=1))
+        microbatch = iteration if self._loop == MICROBATCH else op.microbatch
+        loops = tuple(loop for loop in op.loops if loop[0] != self._loop)
+        self._ops.append(replace(op, microbatch=microbatch, loops=loops))
 
     def _name(self, name: str, iteration: int) -> str:
         """Returns the name of what an iteration has of a value; the first one keeps it."""
@@ -177,7 +213,8 @@ class _Unroller:
             return self._name(self._next[name], iteration - 1) if iteration else self._first[name]
         if name not in self._within or not iteration:
             return name
-        return self._copy(name, f"{name}.m{iteration}")
+        suffix = "m" if self._loop == MICROBATCH else f"{self._loop}."
+        return self._copy(name, f"{name}.{suffix}{iteration}")
 
     def _copy(self, name: str, copy: str) -> str:
         """Returns the name of a value like another one."""

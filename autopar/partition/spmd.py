@@ -18,7 +18,7 @@ from autopar.cost.reshard.deferred_sums import awaited
 from autopar.cost.reshard.planner import ReshardError, ReshardPlanner
 from autopar.ir import emitted
 from autopar.ir.layout import Layout, Origin
-from autopar.ir.ops.loops import behind, lasts
+from autopar.ir.ops.loops import behind, depth
 from autopar.ir.program import Arg, Function, Lifetime, Op, OpDist, Program, Ref, Value
 from autopar.ir.text import print_op
 from autopar.partition.boxes import with_boxes
@@ -78,7 +78,7 @@ class _FunctionPartitioner:
         self.deferred = {name for op in function.ops for name in op.results}
         self.deferred -= awaited(function.ops)
         made = {name: op for op in function.ops for name in op.results}
-        self.lasting = {name for name in function.values if lasts(made.get(name))}
+        self.depths = {name: depth(made.get(name)) for name in function.values}
 
     def partition(self) -> Function:
         function = self.function
@@ -233,8 +233,8 @@ class _FunctionPartitioner:
         if source not in forms.there(lifetime):
             self._make(name, source, reader)
         gathered = forms.is_gathered
-        if name in self.lasting and not gathered(source) and not gathered(layout):
-            reader = replace(reader, times=1)
+        if not gathered(source) and not gathered(layout):
+            reader = replace(reader, loops=reader.loops[: self.depths[name]])
         value = self.function.values[name]
         reshard = prices.planner.plan(source, layout, value.itemsize)
         origin = Origin("implied", f"reshard of %{name} from {source} to {layout}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from autopar.ir.memory.accumulating import with_products_added
 from autopar.ir.program import Program
 from autopar.ir.unroll import unrolled
 
@@ -20,4 +21,5 @@ class UnrollLoops:
 
     def __call__(self, program: Program) -> Program:
         """Returns the program without loops."""
-        return unrolled(program)
+        done = unrolled(program)
+        return done.with_main(with_products_added(done.main))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Unpack
 
 from autopar.annotate import (
     ActivationPin,
+    ChunkPin,
     MeshLike,
     OffloadPin,
     OpPin,
@@ -22,7 +23,7 @@ from autopar.annotate import (
     pinned_results,
 )
 from autopar.annotate.stages import check_axis
-from autopar.base.arguments import COUNT, NAMES, TEXT, Kind, expect, one_name
+from autopar.base.arguments import COUNT, MAPPING, NAMES, TEXT, Kind, expect, one_name
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
@@ -50,6 +51,8 @@ _PATTERNS = Kind(
     lambda value: value is None or isinstance(value, str) or NAMES.fits(value),
     "a pattern of names, or a list of them",
 )
+
+_CHUNKS = replace(MAPPING, words="a dict, as {'lm_head': 8}").or_none
 
 NO_PRESETS = "none"
 """As a strategy in text: nothing but the user's pins."""
@@ -80,6 +83,7 @@ class CompileOptions:
         schedule: In which order processes do their parts of it.
         microbatches: How many the batch of a program of inference is cut into.
         offload: Which stored tensors wait in the host's memory; None where `memory_bytes` decides.
+        chunks: What is computed in parts, one after another.
     """
 
     mesh: ProcessMesh
@@ -101,6 +105,7 @@ class CompileOptions:
     schedule: str = DEFAULT_SCHEDULE
     microbatches: int = 1
     offload: tuple[OffloadPin, ...] | None = None
+    chunks: tuple[ChunkPin, ...] = ()
 
     @classmethod
     def from_arguments(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
@@ -187,6 +192,19 @@ class CompileOptions:
     def with_offload(self, labels: Sequence[str]) -> CompileOptions:
         """Returns the options with what waits in the host's memory, by exact labels."""
         return replace(self, offload=tuple(OffloadPin(label, OFFLOAD) for label in labels))
+
+    def in_chunks(self, chunks: Mapping[str, int | Sequence[int]] | None) -> CompileOptions:
+        """Returns the options with what is computed in parts, by name; None for nothing.
+
+        Raises:
+            AnnotationError, InvalidInputError: If it isn't said in how many parts.
+        """
+        expect(_CHUNKS, chunks=chunks)
+        return self.with_chunks(ChunkPin.from_entry(*each) for each in (chunks or {}).items())
+
+    def with_chunks(self, chunks: Iterable[ChunkPin]) -> CompileOptions:
+        """Returns the options with what is computed in parts."""
+        return replace(self, chunks=tuple(chunks))
 
     @property
     def offloaded(self) -> tuple[str, ...] | None:

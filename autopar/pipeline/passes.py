@@ -48,6 +48,7 @@ from autopar.pipeline.device_memory import check_device_memory
 from autopar.pipeline.fastest_schedule import Planned, fastest_schedule
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.stages import predicted_stages
+from autopar.planning.chunk import chunked, loops_reported
 from autopar.planning.cut import cut_into_stages
 from autopar.planning.fit import Fitted, Fitter
 from autopar.planning.lowering import LOWERING, Lowering, Observer, Store
@@ -147,7 +148,7 @@ def _compiled(
     at_once = computed_at_once(pinned) if options.microbatches > 1 else ()
     left = (*undivided(plan.program, options.strategy), *at_once, *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
-    entries = (*report, *said, *staged, *exceeded, *left, *noted)
+    entries = (*report, *said, *loops_reported(pinned), *staged, *exceeded, *left, *noted)
     return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)
 
 
@@ -212,6 +213,7 @@ def annotated(program: Program, options: CompileOptions) -> Program:
     program = apply_mesh(program, options.mesh)
     if options.microbatches > 1:
         program = split_batch(program, options.microbatches)
+    program = chunked(program, options.chunks, phases_apart=options.phases_apart)
     if options.apart:
         program = split_fused_weights(program)
     if options.pins:
@@ -248,6 +250,7 @@ def fastest_mesh(
     Raises:
         InvalidInputError: If no plan fits into memory on any mesh.
     """
+    program = chunked(program, options.chunks, phases_apart=options.phases_apart)
     return best_on_any_mesh(
         apply_activations(program, options.activations),
         options.mesh.size,

@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 
 from autopar.cost import Cluster, CommunicationModel, evaluate
 from autopar.ir.expr.expression import planned, prod
+from autopar.ir.ops.loops import microbatches as microbatches_of
 from autopar.ir.program import Function, Op, Program
 from autopar.ir.stages import Stages
 from autopar.partition.pipeline.schedules import Schedule
@@ -107,7 +108,7 @@ def costs_of(program: Program, axis: str, cluster: Cluster, forward: Sequence[Op
     main, mesh = program.main, program.mesh
     assert mesh is not None
     share = mesh.axis_size(axis) / mesh.size
-    microbatches = max(max(op.times, 1 + op.microbatch) for op in main.ops)
+    microbatches = max(max(microbatches_of(op), 1 + op.microbatch) for op in main.ops)
     seconds = {task: [0.0] * (len(forward) + 1) for task in (FORWARD, BACKWARD, WEIGHT)}
     places = _Places(main, forward)
     for op, cost in zip(main.ops, evaluate(program, cluster).costs, strict=True):

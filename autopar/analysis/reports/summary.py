@@ -29,6 +29,7 @@ from autopar.ir.deployment import Deployment
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.expr.ranges import range_text
+from autopar.ir.ops.loops import microbatches
 from autopar.ir.program import Port, Program
 from autopar.ir.used_sizes import used_sizes
 from autopar.pipeline.device_memory import MEMORY
@@ -153,8 +154,8 @@ def summarize_programs(
         world_size=deployment.world_size,
         axes=axes,
         serial_ops=len(serial.main.ops),
-        looped_ops=sum(op.times > 1 for op in serial.main.ops),
-        microbatches=max((op.times for op in serial.main.ops), default=1),
+        looped_ops=sum(microbatches(op) > 1 for op in serial.main.ops),
+        microbatches=max((microbatches(op) for op in serial.main.ops), default=1),
         rank_ops=max(len(each.main.ops) for each in deployment.programs),
         collectives=most.collectives,
         weight_bytes=_whole_bytes(ports, WEIGHT_ROLES),

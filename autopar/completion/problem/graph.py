@@ -18,9 +18,9 @@ from autopar.completion.problem.space import Form, Space
 from autopar.completion.problem.splits import Key, Splits
 from autopar.ir.dims import DimLayout, SubDim, dim_axes, normalize_dim
 from autopar.ir.layout import Layout, Origin
-from autopar.ir.ops.loops import behind, lasts
+from autopar.ir.ops.loops import behind, depth
 from autopar.ir.ops.table import MOVED
-from autopar.ir.program import STORED_ROLES, Lifetime, Op, OpDist, Value
+from autopar.ir.program import STORED_ROLES, Lifetime, Op, OpDist, Value, times
 
 T = TypeVar("T")
 
@@ -282,9 +282,13 @@ class Graph:
         return [max((node.lifetime.times for node, _ in uses), default=1) for uses in self.uses]
 
     @cached_property
-    def lasting(self) -> list[bool]:
-        """Whether each value is the same in all iterations of a loop."""
-        return [lasts(made[0].op if made else None) for made in self.producer]
+    def depths(self) -> list[int]:
+        """In how many loops each value is another one in each iteration."""
+        return [depth(made[0].op if made else None) for made in self.producer]
+
+    def times_made(self, value: int, read: Lifetime) -> int:
+        """Returns how often a form of a value is made for a lifetime, if it may stay there."""
+        return times(read.loops[: self.depths[value]]) if read.loops else 1
 
     @cached_property
     def itemsizes(self) -> list[int]:

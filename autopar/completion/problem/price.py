@@ -17,8 +17,9 @@ from autopar.completion.problem.space import Form, Need, Windows
 from autopar.cost.reshard.making import Making
 from autopar.ir.program import Lifetime
 
-Needs = tuple[tuple[int, tuple[Need, ...]], ...]
-"""How a value is read in each lifetime that reads it, and how often there is such a lifetime."""
+Needs = tuple[tuple[int, int, tuple[Need, ...]], ...]
+"""How a value is read in each lifetime that reads it, how often there is such a lifetime, and how
+often what it needs is made for it if that may stay."""
 
 Way = tuple[float, Steps]
 """Seconds, and the reshards that take them."""
@@ -37,7 +38,7 @@ class Price:
         self.graph = graph
         self.space = graph.space
         self.buckets = Buckets(graph)
-        self._known: dict[tuple[Form, Needs, int, bool, bool], Way] = {}
+        self._known: dict[tuple[Form, Needs, int, bool], Way] = {}
 
     def total(self, choices: Sequence[Choice], forms: Sequence[Form]) -> float:
         """Returns the seconds of all ops and reshards, with sums joined.
@@ -108,27 +109,24 @@ class Price:
         is_deferred = graph.shared(DeferredSums).group_of(value) is not None
         return self._through(
             first,
-            tuple((lifetime.times, tuple(needs[lifetime])) for lifetime in ordered),
+            tuple(
+                (each.times, graph.times_made(value, each), tuple(needs[each])) for each in ordered
+            ),
             graph.itemsizes[value],
             is_deferred,
-            graph.lasting[value],
         )
 
-    def _through(
-        self, first: Form, needs: Needs, itemsize: int, is_deferred: bool, is_lasting: bool
-    ) -> Way:
+    def _through(self, first: Form, needs: Needs, itemsize: int, is_deferred: bool) -> Way:
         """Returns how a value is brought from its first form to others, phase by phase."""
-        if all(form is first for _, forms in needs for form in forms):
+        if all(form is first for *_, forms in needs for form in forms):
             return NOWHERE
-        key = (first, needs, itemsize, is_deferred, is_lasting)
+        key = (first, needs, itemsize, is_deferred)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._new_way(*key)
         return found
 
-    def _new_way(
-        self, first: Form, needs: Needs, itemsize: int, is_deferred: bool, is_lasting: bool
-    ) -> Way:
+    def _new_way(self, first: Form, needs: Needs, itemsize: int, is_deferred: bool) -> Way:
         space, reduced = self.space, self.space.complete(first)
         making: Making[Form] = Making(
             partial(space.reshard_seconds, itemsize=itemsize, deferred=is_deferred)
@@ -137,15 +135,15 @@ class Price:
         lasting, total = [first], 0.0
         steps: Steps = ()
         known: set[Windows] = set()
-        for times, phase in needs:
+        for times, made_for, phase in needs:
             forms = [need for need in phase if isinstance(need, Form)]
             windows = [need for need in phase if isinstance(need, Windows) and need not in known]
             made = making.made(lasting, forms, reduced, [each.ways for each in windows])
             total, steps = total + times * made.seconds, steps + made.steps
-            if times > 1 and is_lasting:
+            if times > made_for:
                 # What isn't gathered is made once, for all iterations.
                 kept = (step for step in made.steps if not any(gathered(form) for form in step))
-                total -= (times - 1) * sum(making.seconds(*step) for step in kept)
+                total -= (times - made_for) * sum(making.seconds(*step) for step in kept)
             lasting += [form for _, form in made.steps if not gathered(form)]
             known.update(each for each in windows if not space.is_gathered(each.blocks, first))
         return total, steps

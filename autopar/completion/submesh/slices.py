@@ -187,7 +187,7 @@ class _Brought:
         self._inputs = {
             name
             for name in slices.function.inputs
-            if values[name].role in STORED_ROLES and any(op.times > 1 for op in slices.uses[name])
+            if values[name].role in STORED_ROLES and any(op.loops for op in slices.uses[name])
         }
         self._known: dict[tuple[str, Place], str] = {}
 

@@ -36,6 +36,7 @@ from autopar.frontend.lower.random import draw_by_counter
 from autopar.frontend.lower.spelling import IR_DTYPES, RENAMED, RENAMED_ARGUMENTS, SIZES, kind_of
 from autopar.frontend.lower.symbols import Unexpressed
 from autopar.frontend.lower.writes import lost_writes
+from autopar.ir.chunks import chunked_op
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import (
     ASSUMPTION,
@@ -91,11 +92,13 @@ class _Lowerer:
         self.names = dict(lowering.names)
         self.inputs: dict[fx.Node, GraphInput] = {}
         self.absent: set[fx.Node] = set()
+        self.chunks: Mapping[fx.Node, tuple[int, int]] = {}
 
     def run(self) -> Program:
         self._find_copies()
         marks = self._marks()
         self.same.update(marks.same)
+        self.chunks = marks.chunks
         check_complete((self._origin(out.node) for out in self.lowering.outputs), marks.pins)
         self._name_origins()
         live = self._live()
@@ -288,6 +291,8 @@ class _Lowerer:
         ops = self._ops(node)
         if place != Lifetime("forward") or stage:
             ops = [replace(op, stage=stage, **place._asdict()) for op in ops]
+        if node in self.chunks:
+            ops = [*ops[:-1], chunked_op(ops[-1], *self.chunks[node])]
         return [self.noted.op(node, op) for op in ops]
 
     def _ops(self, node: fx.Node) -> Sequence[Op]:

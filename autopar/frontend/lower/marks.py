@@ -93,11 +93,13 @@ class Marks:
         mesh: The program's mesh; None if nobody named one.
         pins: What is pinned, by the node that computes it.
         same: The marks that are gone, and the nodes that compute what they mark.
+        chunks: What is computed in parts, by its node: the dimension, and how many.
     """
 
     mesh: ProcessMesh | None
     pins: Mapping[fx.Node, Pinned]
     same: Mapping[fx.Node, fx.Node]
+    chunks: Mapping[fx.Node, tuple[int, int]]
 
     def pinned(
         self, values: Mapping[str, Value], names: Mapping[fx.Node, str | tuple[str, ...]]
@@ -153,13 +155,14 @@ def read_marks(
     """
     marks = {node: _placed(node, locate) for node in graph.nodes if is_mark(node)}
     if not marks:
-        return Marks(mesh, {}, {})
-    mesh = mesh or _mesh_of(list(marks.values()))
+        return Marks(mesh, {}, {}, {})
+    if laid_out := [mark for mark in marks.values() if mark.chunk is None]:
+        mesh = mesh or _mesh_of(laid_out)
     shapes = {node: shape_of(node) for node in marks}
     found = _Reader(dict(copies), frozenset(parameters), marks, shapes, mesh)
     for node in marks:
         found.read(node)
-    return Marks(mesh, found.pins, found.same)
+    return Marks(mesh, found.pins, found.same, found.chunks)
 
 
 class _Reader:
@@ -171,7 +174,7 @@ class _Reader:
         parameters: frozenset[fx.Node],
         marks: Mapping[fx.Node, Mark],
         shapes: Mapping[fx.Node, Shape],
-        mesh: ProcessMesh,
+        mesh: ProcessMesh | None,
     ) -> None:
         self.holders = holders
         self.parameters = parameters
@@ -185,10 +188,16 @@ class _Reader:
                 self.forward.setdefault(key, []).append(node)
         self.pins: dict[fx.Node, Pinned] = {}
         self.same: dict[fx.Node, fx.Node] = {}
+        self.chunks: dict[fx.Node, tuple[int, int]] = {}
 
     def read(self, node: fx.Node) -> None:
         """Reads one mark."""
         holder = self._holder(node)
+        chunk = self.marks[node].chunk
+        if chunk is not None:
+            self._read_chunk(node, holder, chunk)
+            return
+        assert self.mesh is not None
         pinned = _resolved(self.marks[node], self.shapes[node], self.mesh)
         earlier = self.pins.get(holder)
         together = pinned if earlier is None else earlier.merged(pinned)
@@ -203,6 +212,14 @@ class _Reader:
         else:
             self.pins[holder] = together
             self._drop(node, holder)
+
+    def _read_chunk(self, node: fx.Node, holder: fx.Node, chunk: tuple[int, int]) -> None:
+        """Reads that a tensor is computed in parts; where no op has it alone, the mark stays."""
+        if isinstance(holder.target, torch._ops.OpOverload):
+            self.chunks[holder] = chunk
+            self._drop(node, holder)
+        else:
+            self.chunks[node] = chunk
 
     def _holder(self, node: fx.Node) -> fx.Node:
         """Returns the node that computes what a mark marks."""

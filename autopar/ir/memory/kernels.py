@@ -12,6 +12,7 @@ from typing import Any
 from autopar.ir.emitted import OFFLOAD, OVER
 from autopar.ir.memory.transfers import STARTED
 from autopar.ir.ops.dense import STRICT
+from autopar.ir.ops.reduce.softmax import OVER_GRADIENTS
 from autopar.ir.ops.shape.view import MARKED, RESHAPES, UNSAFE
 
 SHORT_SUM_BYTES = 1 << 20
@@ -62,6 +63,8 @@ def written_arguments(kind: str) -> tuple[str, ...]:
     """
     if kind == OFFLOAD:
         return (OVER,)
+    if kind in OVER_GRADIENTS:
+        return OVER_GRADIENTS[kind][:1]
     views = kind in RESHAPES or kind in MARKED
     if views or kind in STRICT or not kind.startswith("aten."):
         return ()

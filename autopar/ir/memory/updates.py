@@ -10,6 +10,7 @@ that nobody reads any more may be a slice, over which fused steps write wrong nu
 
 Of another function they say what its callers give away, as sums that are handed from call to call:
 nobody reads that any more.
+A sum that is added up in turns is written over its total (see `accumulating`).
 
 A tensor is read as long as anything is that may be a view of it, and where new content itself may
 be a view of an input, it takes the input's place.
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 
 from autopar.ir.assumptions import assumption_ports
 from autopar.ir.emitted import END_RELOAD
+from autopar.ir.memory.accumulating import may_overwrite
 from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.memory.storage import Storage
 from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
@@ -93,6 +95,9 @@ def plan_writes(
             writes.after.setdefault(at, []).append((output, source))
     came = frozenset(name for op in main.ops if op.kind == END_RELOAD for name in op.results)
     for at, op in enumerate(main.ops):
+        if may_overwrite(op) and (operand := _overwritten(at, op, main, storage)):
+            writes.mutations[at] = Mutation({op.results[0]: operand}, frozenset())
+            continue
         pairs = writes.after.get(at, [])
         reloaded = came.intersection(op.operands) if op.kind in FUSED_STEPS else frozenset()
         possible = at > writes.guard and (pairs or reloaded)
@@ -101,6 +106,18 @@ def plan_writes(
             writes.mutations[at] = found
             writes.after[at] = [pair for pair in pairs if pair[0] not in found.results]
     return writes
+
+
+def _overwritten(at: int, op: Op, main: Function, storage: Storage) -> str:
+    """Returns the operand over which an op is written: in memory of its own, and read no more."""
+    written = [ref.name for name in written_arguments(op.kind) for ref in refs(op.arg(name))]
+    if len(written) != 1 or len(op.results) != 1:
+        return ""
+    (name,), (result,) = written, op.results
+    old, new, own = main.values[name], main.values[result], storage.roots[name]
+    shared = sum(not own.isdisjoint(storage.roots[each]) for each in op.operands)
+    alike = (old.dtype, old.shape) == (new.dtype, new.shape)
+    return name if alike and own == {name} and shared == 1 and storage.is_dead(name, at) else ""
 
 
 def _looked_at(program: Program, guarded: bool) -> tuple[str, ...]:

@@ -1,17 +1,20 @@
 """Loops: ops of a program that run once for each iteration, on a part of what they would read.
 
-Time is like a mesh axis, with iterations in the place of processes. An op with `times=8` runs eight
-times, on the parts of an axis of eight. What is split over it, is there in parts one after another:
+Time is like a mesh axis, with iterations in the place of processes. An op in the loop `head=8` runs
+eight times, on the parts of an axis of eight. What is split over it, is there in parts one after
+another:
 
-    %x: f32[32, 64]                                      the batch
-    %x.part: f32[4, 64] = autopar.loop_take(%x, trip=8)  rows 4 t to 4 t + 4 of it, in iteration t
-    %g: f32[64, 64] = ... times=8                        a gradient of these rows
-    %total: f32[64, 64] = autopar.loop_sum(%g) times=8   that of all rows
+    %x: f32[32, 64]
+    %x.part: f32[4, 64] = autopar.loop_take(%x, trip=8, loop="head")    rows 4 t to 4 t + 4 of it
+    %g: f32[64, 64] = ... loops(head=8)                                 a gradient of these rows
+    %total: f32[64, 64] = autopar.loop_sum(%g) loops(head=8)            that of all rows
 
 Ops in a loop read its parts, what the iteration before has left, what they make of these, and
 whatever is there before. What others read of a loop are its sums, what it puts together, and what
 the last iteration leaves: those are complete behind it. To their rules an iteration is a factor
-that isn't split.
+that isn't split. Loops nest: `loops(microbatch=4, head=8)` runs 32 times. What takes a part, or
+gets what is carried, stands in front of its loop, and so in the loops around that; what leaves a
+loop stands in it.
 """
 
 from __future__ import annotations
@@ -20,23 +23,24 @@ from dataclasses import replace
 
 from autopar.ir.ops.elementwise.pointwise import pointwise
 from autopar.ir.ops.table import FIRST, MOVED, Table, factors, whole
-from autopar.ir.program import Op
+from autopar.ir.program import MICROBATCH, Loops, Op
 from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, build_rule
 
 TAKE = "autopar.loop_take"
-"""The part of an operand, along its first dimension, of which the iteration is the one in turn."""
+"""The part of an operand, along a dimension (`dim`), of which the iteration (of `loop`) is the one
+in turn; of the first dimension, and the loop over microbatches, where nothing is said."""
 
 SUM = "autopar.loop_sum"
 """The sum of what all iterations have of a value."""
 
 CAT = "autopar.loop_cat"
-"""What all iterations have of a value, behind one another along its first dimension."""
+"""What all iterations have of a value, behind one another along a dimension (`dim`)."""
 
 STACK = "autopar.loop_stack"
 """What all iterations have of a value, along a new first dimension."""
 
 CARRY = "autopar.loop_carry"
-"""What the iteration before leaves; of the first one, the operand."""
+"""What the iteration before (of `loop`) leaves; of the first one, the operand."""
 
 LAST = "autopar.loop_last"
 """What an iteration leaves for the next one, `self`, of what it got, `carried`."""
@@ -44,55 +48,72 @@ LAST = "autopar.loop_last"
 SEED = "autopar.loop_seed"
 """A seed that is another one in each iteration; in the first one, the operand."""
 
+ENTERS = (TAKE, CARRY, SEED)
+"""The ops whose results are in a loop in front of which they stand."""
+
 LEAVES = (SUM, CAT, STACK, LAST)
 """The ops whose results are there behind the last iteration."""
 
 
 def behind(op: Op) -> Op:
     """Returns an op as the one that has its results: what a loop leaves is there behind it."""
-    return replace(op, times=1) if op.times > 1 and op.kind in LEAVES else op
+    return replace(op, loops=op.loops[:-1]) if op.kind in LEAVES else op
 
 
-def is_inside(op: Op) -> bool:
-    """Returns whether an op has something else to do in each iteration."""
-    return op.times > 1 or op.kind in (TAKE, CARRY)
+def entered(op: Op) -> str:
+    """Returns the loop in which an op's results are, though it stands in front of it."""
+    return str(op.arg("loop", MICROBATCH)) if op.kind in ENTERS else ""
 
 
-def lasts(op: Op | None) -> bool:
-    """Returns whether what an op makes is the same in all iterations; what is given is, too."""
-    return op is None or op.kind in LEAVES or not is_inside(op)
+def is_inside(op: Op, loop: str) -> bool:
+    """Returns whether an op has something else to do in each iteration of a loop."""
+    return entered(op) == loop or any(name == loop for name, _ in op.loops)
+
+
+def depth(op: Op | None) -> int:
+    """Returns in how many loops what an op makes isn't always the same; what is given is."""
+    return 0 if op is None else len(behind(op).loops) + (op.kind in ENTERS)
 
 
 def executions(op: Op) -> int:
     """Returns how often an op is computed: a sum begins with the first part, which isn't added."""
-    if op.kind == SUM:
-        return op.times - 1
-    return 1 if op.kind in LEAVES else op.times
+    left = behind(op).times
+    return op.times - left if op.kind == SUM else left
+
+
+def microbatches(op: Op) -> int:
+    """Returns over how many microbatches the loop around an op runs."""
+    return dict(op.loops).get(MICROBATCH, 1)
+
+
+def only_microbatches(loops: Loops) -> bool:
+    """Returns whether some loops are the one over microbatches."""
+    return len(loops) == 1 and loops[0][0] == MICROBATCH
 
 
 _ITERATION = "t"
 
 
-def _of_parts(dims: Dims) -> Dims:
+def _of_parts(call: OpCall, dims: Dims) -> Dims:
     """Returns the factors of what consists of parts with these."""
     if not dims:
         raise RuleError("a scalar has no parts")
-    (first, *rest) = dims
-    return ((_ITERATION, *first), *rest)
+    at = call.integer("dim", 0)
+    return tuple((_ITERATION, *dim) if at == each else dim for each, dim in enumerate(dims))
 
 
 def take(call: OpCall) -> Rule | None:
     """autopar.loop_take: `(t b) ... -> b ...`."""
     dims = factors("i", len(call.results[0].shape))
     whole = [_ITERATION]
-    return build_rule(call, [_of_parts(dims)], [dims], whole=whole, linear=MOVED, work=0)
+    return build_rule(call, [_of_parts(call, dims)], [dims], whole=whole, linear=MOVED, work=0)
 
 
 def put_together(call: OpCall) -> Rule | None:
     """autopar.loop_cat: `b ... -> (t b) ...`."""
     dims = factors("i", len(call.operands[0].shape))
     whole = [_ITERATION]
-    return build_rule(call, [dims], [_of_parts(dims)], whole=whole, linear=MOVED, work=0)
+    return build_rule(call, [dims], [_of_parts(call, dims)], whole=whole, linear=MOVED, work=0)
 
 
 def stacked(call: OpCall) -> Rule | None:

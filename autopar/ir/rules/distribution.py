@@ -208,7 +208,7 @@ def _local_arg(rule: Rule, dist: OpDist, arg: int | tuple[str, ...] | LocalArg) 
     if isinstance(arg, Size):
         return _product(rule, dist, arg.factors) * arg.scale
     if isinstance(arg, Grid):
-        return _grid(rule, dist, arg.dims)
+        return _grid(rule, dist, arg)
     (sub,) = factor_layout(rule, dist, arg.factor)
     start, length = local_extent(sub, dist.mesh)
     index = start + length if arg.end else start
@@ -220,14 +220,18 @@ def _local_arg(rule: Rule, dist: OpDist, arg: int | tuple[str, ...] | LocalArg) 
     return index * _product(rule, dist, arg.unit) if arg.unit else index
 
 
-def _grid(rule: Rule, dist: OpDist, dims: Dims) -> Arg:
+def _grid(rule: Rule, dist: OpDist, grid: Grid) -> Arg:
     entries: list[Arg] = []
     stride: IntExpr = 1
-    for factor in reversed([factor for dim in dims for factor in dim]):
+    names = [factor for dim in grid.dims for factor in dim]
+    for at, factor in reversed([*enumerate(names)]):
+        begin: IntExpr = 0
+        if grid.base:
+            begin, stride = grid.base[at]
         for sub in reversed(factor_layout(rule, dist, factor)):
             start, length = local_extent(sub, dist.mesh)
-            entries.append((start, length, stride))
-            stride = stride * sub.size
+            entries.append((start + begin, length, stride))
+            begin, stride = 0, stride * sub.size
     return tuple(reversed(entries))
 
 

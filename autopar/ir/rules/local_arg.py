@@ -57,9 +57,15 @@ class Grid:
 
     Per sub-dimension, major to minor: the first index, how many, and the distance of neighbours in
     the row-major order of the whole tensor. Random ops count elements by it.
+
+    Attributes:
+        dims: The factors of each dimension.
+        base: Per factor, in their order, the first index and the distance of neighbours of the op
+            itself, where that has a part of the whole tensor already; empty where it has all.
     """
 
     dims: Dims
+    base: tuple[tuple[IntExpr, IntExpr], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

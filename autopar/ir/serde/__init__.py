@@ -27,7 +27,7 @@ from autopar.ir.serde.read import program_from_proto
 from autopar.ir.serde.tables import Corrupt
 from autopar.ir.serde.write import write_program
 
-FORMAT_VERSION = 13
+FORMAT_VERSION = 14
 """The newest version of the format that this code understands."""
 
 WRITTEN_VERSION = 8
@@ -56,6 +56,9 @@ BOXES_VERSION = 12
 
 LOOPS_VERSION = 13
 """The oldest version whose readers understand ops that run once for each iteration."""
+
+NESTED_VERSION = 14
+"""The oldest version whose readers understand loops that are told apart by their names."""
 
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
@@ -94,6 +97,8 @@ def program_to_bytes(program: Program) -> bytes:
             file.format_version = file.minimum_reader_version = BOXES_VERSION
         if any(op.times for function in file.program.functions for op in function.ops):
             file.format_version = file.minimum_reader_version = LOOPS_VERSION
+        if any(op.loops for function in file.program.functions for op in function.ops):
+            file.format_version = file.minimum_reader_version = NESTED_VERSION
 
     return _to_bytes(write, what, oldest)
 

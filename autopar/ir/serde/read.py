@@ -20,6 +20,7 @@ from autopar.ir.layout import MONOIDS, Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import (
     LEVELS,
+    MICROBATCH,
     PHASES,
     ROLES,
     Arg,
@@ -27,6 +28,7 @@ from autopar.ir.program import (
     DType,
     Example,
     Function,
+    Loops,
     Op,
     OpDist,
     Part,
@@ -212,10 +214,16 @@ class _ProgramReader:
             loc=entry(self._locs, op.loc, "location"),
             stage=op.stage,
             microbatch=op.microbatch,
-            times=op.times or 1,
+            loops=self._loops(op),
             phase=self._word(op.phase, PHASES, "phase", "forward"),
             plan=self._strings.pairs(op.plan, "plan"),
         )
+
+    def _loops(self, op: pb.Op) -> Loops:
+        if op.times:
+            return ((MICROBATCH, op.times),)
+        names = (self._text(number) for number in op.loops[::2])
+        return tuple(zip(names, op.loops[1::2], strict=True))
 
     def _arg(self, arg: pb.Arg, names: Sequence[str]) -> Arg:
         form = arg.WhichOneof("form")

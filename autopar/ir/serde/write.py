@@ -14,12 +14,14 @@ from autopar.ir.expr.relation import Relation
 from autopar.ir.fixed import indices_of
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.ops.loops import only_microbatches
 from autopar.ir.program import (
     CALLS,
     Arg,
     DType,
     Example,
     Function,
+    Loops,
     Op,
     OpDist,
     Port,
@@ -248,7 +250,8 @@ class _ProgramWriter:
             loc=self._loc_number(op.loc),
             stage=op.stage,
             microbatch=op.microbatch,
-            times=0 if op.times == 1 else op.times,
+            times=op.times if only_microbatches(op.loops) else 0,
+            loops=() if only_microbatches(op.loops) else self._loops(op.loops),
             phase=0 if op.phase == "forward" else self._string(op.phase),
             plan=self._strings.pairs(op.plan),
         )
@@ -256,6 +259,10 @@ class _ProgramWriter:
             if _depth(arg) > MAX_ARG_DEPTH:
                 raise ValueError(f"argument {name} of {op.kind} is too deep a list")
             self._arg(arg, added.args.add(name=self._string(name)), name, positions)
+
+    def _loops(self, loops: Loops) -> Iterator[int]:
+        for name, trip in loops:
+            yield from (self._strings.number(name), trip)
 
     def _arg(self, arg: Arg, message: pb.Arg, name: str, positions: Mapping[str, int]) -> None:
         if isinstance(arg, Ref):

@@ -68,7 +68,8 @@ An OP is `kind(name=argument, ...)`. Arguments: `%x`, `[1, 2]`, `"text"`, `1.0`,
 like `min(4, 9 - dp * 4)` or `$batch // 2`. After it:
 
     {m: 8@dp, k: 64@tp; body split; pending sum@tp(0, 1); on mesh[pp=0]}      its OpDist
-    ~chosen   stage=1   microbatch=2   times=8   phase=backward   plan(save=cpu)   loc(...)
+    ~chosen   stage=1   microbatch=2   loops(microbatch=8, head=4)   phase=backward
+    plan(save=cpu)   loc(...)
 
 Names with other characters than letters, digits and `._/$-` stand in quotes: `%"a b"`. In quotes,
 `\\n \\t \\r \\" \\\\ \\u{1f600}` are escapes. `#` begins a comment. Line breaks don't matter.

@@ -6,7 +6,7 @@ import re
 
 from autopar.base.errors import UNKNOWN
 from autopar.ir.layout import Origin
-from autopar.ir.program import Op, OpDist
+from autopar.ir.program import Loops, Op, OpDist
 from autopar.ir.text.cursor import Cursor
 from autopar.ir.text.parse_parts import LOC, PartsParser
 from autopar.ir.text.words import KIND
@@ -23,6 +23,7 @@ class OpParser:
         self._loc = UNKNOWN
         self._phase = "forward"
         self._plan: tuple[tuple[str, str], ...] = ()
+        self._loops: Loops = ()
         self._numbers: dict[str, int] = {}
 
     def read(self, results: tuple[str, ...]) -> Op:
@@ -43,7 +44,7 @@ class OpParser:
             self._numbers.get("microbatch", 0),
             self._phase,
             self._plan,
-            self._numbers.get("times", 1),
+            self._loops,
         )
 
     def _clause(self) -> bool:
@@ -56,8 +57,8 @@ class OpParser:
             self._numbers["stage"] = cursor.integer()
         elif cursor.match(_MICROBATCH):
             self._numbers["microbatch"] = cursor.integer()
-        elif cursor.match(_TIMES):
-            self._numbers["times"] = cursor.integer()
+        elif cursor.match(_LOOPS):
+            self._loops = cursor.listed(self._loop, ")")
         elif cursor.match(_PHASE):
             self._phase = cursor.word("a phase")
         elif cursor.match(_PLAN):
@@ -68,6 +69,11 @@ class OpParser:
             return False
         return True
 
+    def _loop(self) -> tuple[str, int]:
+        name = self._cursor.word("the name of a loop")
+        self._cursor.expect("=")
+        return name, self._cursor.integer()
+
     def _plan_entry(self) -> tuple[str, str]:
         name = self._cursor.word("the name of a plan entry")
         self._cursor.expect("=")
@@ -76,6 +82,6 @@ class OpParser:
 
 _STAGE = re.compile(r"stage\s*=")
 _MICROBATCH = re.compile(r"microbatch\s*=")
-_TIMES = re.compile(r"times\s*=")
+_LOOPS = re.compile(r"loops\s*\(")
 _PHASE = re.compile(r"phase\s*=")
 _PLAN = re.compile(r"plan\s*\(")

@@ -197,8 +197,8 @@ def op_clauses(op: Op, context: Context) -> Iterator[str]:
         yield f"stage={op.stage}"
     if op.microbatch:
         yield f"microbatch={op.microbatch}"
-    if op.times != 1:
-        yield f"times={op.times}"
+    if op.loops:
+        yield f"loops({', '.join(f'{word(name)}={trip}' for name, trip in op.loops)})"
     if op.phase != "forward":
         yield f"phase={word(op.phase)}"
     if op.plan:

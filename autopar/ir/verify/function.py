@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from autopar.ir.collectives import DECLARED, is_collective
 from autopar.ir.dtypes import DTYPE_BYTES
@@ -12,7 +13,7 @@ from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import Layout
 from autopar.ir.memory.transfers import hosted
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import PHASES, ROLES, Arg, DType, Function, Op, Program, Value, refs
+from autopar.ir.program import PHASES, ROLES, Arg, DType, Function, Loops, Op, Program, Value, refs
 from autopar.ir.text.words import value_name
 from autopar.ir.verify.problems import Problems, one_of
 
@@ -27,6 +28,7 @@ class _FunctionCheck:
         self._function = function
         self._program = program
         self._problems = problems
+        self._loops: dict[str, Loops] = {}
         self._sound_layouts: set[tuple[Layout, tuple[IntExpr, ...]]] = set()
 
     def check(self) -> None:
@@ -124,12 +126,12 @@ class _FunctionCheck:
         elif type(size) is not int or size < 0:
             self._at(value, "shape", "sizes that are integers >= 0", repr(size))
 
-    def _unknown_axes(self, expr: Expr) -> str:
+    def _unknown_axes(self, expr: Expr, loops: AbstractSet[str] = frozenset()) -> str:
         mesh = self._program.mesh
         if mesh is None:
             return ""
         known = set(mesh.dim_names) | {axis for axis, _ in mesh.fixed}
-        return ", ".join(sorted(axes_of(expr) - known))
+        return ", ".join(sorted(axes_of(expr) - known - loops))
 
     def _check_layout(self, value: Value, layout: Layout) -> None:
         # Many values share a layout and a shape, and most are right.
@@ -189,9 +191,10 @@ class _FunctionCheck:
         elif isinstance(arg, DType) and arg.name not in DTYPE_BYTES:
             self._at_op(op, f"argument {name}", one_of(arg.name, DTYPE_BYTES), repr(arg.name))
         elif isinstance(arg, Expr):
-            if self._program.level == "serial" and axes_of(arg):
+            loops = {loop for loop, _ in op.loops}
+            if self._program.level == "serial" and axes_of(arg) - loops:
                 self._at_op(op, f"argument {name}", "no rank expression in a serial program", arg)
-            elif unknown := self._unknown_axes(arg):
+            elif unknown := self._unknown_axes(arg, loops):
                 self._at_op(op, f"argument {name}", f"axes of {self._program.mesh}", unknown)
 
     def _check_place(self, op: Op) -> None:
@@ -200,6 +203,17 @@ class _FunctionCheck:
         for what, number in (("stage", op.stage), ("microbatch", op.microbatch)):
             if number < 0:
                 self._at_op(op, what, "a number >= 0", number)
+        self._check_loops(op)
+
+    def _check_loops(self, op: Op) -> None:
+        """A loop runs equally often for all its ops, and is in the same loops for all of them."""
+        for at, (name, trip) in enumerate(op.loops):
+            own = op.loops[: at + 1]
+            known = self._loops.setdefault(name, own)
+            if known != own:
+                self._at_op(op, f"loop {name}", f"{_loops_str(known)}, as others", _loops_str(own))
+            elif trip < 1:
+                self._at_op(op, f"loop {name}", "at least 1 iteration", trip)
 
     def _check_level(self, op: Op) -> None:
         level, mesh = self._program.level, self._program.mesh
@@ -261,6 +275,10 @@ def _local_problems(shape: tuple[IntExpr, ...], layout: Layout) -> Iterator[tupl
             place = ", ".join(f"{axis}={at}" for axis, at in coords.items())
             yield f"the local shape {shape_str(want)} of {layout} at {place}", shape_str(have)
             return
+
+
+def _loops_str(loops: Loops) -> str:
+    return " in ".join(f"{name}={trip}" for name, trip in reversed(loops))
 
 
 def is_within(mesh: ProcessMesh, root: ProcessMesh | None) -> bool:

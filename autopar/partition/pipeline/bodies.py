@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from autopar.ir.fixed import Fixed
 from autopar.ir.ops.loops import CARRY, CAT, LAST, SEED, STACK, TAKE, is_inside
-from autopar.ir.program import Function, Op
+from autopar.ir.program import MICROBATCH, Function, Op
 from autopar.partition.pipeline.tasks import Task
 
 BORDER = (TAKE, CARRY, SEED, CAT, STACK, LAST)
@@ -99,4 +99,4 @@ def _bits(bits: int) -> Iterator[int]:
 
 def _belongs(op: Op) -> bool:
     """Returns whether an op may be in a function that doesn't know which iteration it runs in."""
-    return is_inside(op) and op.kind not in BORDER
+    return is_inside(op, MICROBATCH) and op.kind not in BORDER

@@ -17,9 +17,10 @@ from typing import ClassVar
 
 from autopar.ir import emitted
 from autopar.ir.activations import is_asked
+from autopar.ir.memory.accumulating import ADDS, with_products_added
 from autopar.ir.ops.loops import CARRY, LAST, SUM
-from autopar.ir.program import Arg, Function, Op, OpDist, Program, Ref, Value
-from autopar.ir.unroll import has_loops, with_seeds
+from autopar.ir.program import MICROBATCH, Arg, Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.unroll import has_loops, unrolled, with_seeds
 from autopar.partition.pipeline.bodies import Body, bodies_of
 from autopar.partition.pipeline.of_ops import OpTasks
 from autopar.partition.pipeline.order import in_order
@@ -49,7 +50,10 @@ class Outline:
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with calls in the place of ops."""
-        if not self.functions or not has_loops(program.main) or is_asked(program.main.ops):
+        if not self.functions or is_asked(program.main.ops):
+            return program
+        program = unrolled(program, but=MICROBATCH)
+        if not has_loops(program.main):
             return program
         program = program.with_main(with_seeds(program.main))
         return _Outlining(program, bodies_of(program.main, self._tasks(program))).program()
@@ -122,7 +126,7 @@ class _Outlining:
     def _function(self, body: Body, ops: Sequence[Op], sums: Sequence[_Sum]) -> Function:
         """Returns the function of a body, in which values are called as in `main`."""
         adding = {each.op.results: each.add() for each in sums}
-        within = tuple(replace(adding.get(op.results, op), times=1) for op in ops)
+        within = tuple(replace(adding.get(op.results, op), loops=()) for op in ops)
         made = dict.fromkeys(name for op in within for name in op.results)
         read = dict.fromkeys(name for op in within for name in op.operands)
         inputs = tuple(name for name in read if name not in made)
@@ -130,7 +134,8 @@ class _Outlining:
         outputs = (*left, *(each.new for each in sums))
         values = {name: self._values[name] for name in (*inputs, *made)}
         aliases = tuple((each.new, each.old) for each in sums)
-        return Function(_name(body), inputs, outputs, values, within, aliases)
+        function = Function(_name(body), inputs, outputs, values, within, aliases)
+        return with_products_added(function)
 
 
 def _name(body: Body) -> str:
@@ -163,14 +168,16 @@ class _Sum:
     def before(self) -> Iterator[Op]:
         """Yields what hands the sum to the first call, and to the next ones."""
         zero = emitted.full(self._total.shape, 0, self._total.dtype).instead_of(self.op, self._zero)
-        yield replace(_on_mesh(zero), times=1)
-        yield self._border(CARRY, (("self", Ref(self._zero)),), self.old)
+        yield replace(_on_mesh(zero), loops=())
+        carried = self._border(CARRY, (("self", Ref(self._zero)),), self.old)
+        yield replace(carried, loops=())
 
     def add(self) -> Op:
         """Returns what adds that of an iteration."""
         (part,) = self.op.operands
         added = emitted.combine("sum", part, self._total.dtype).with_operand(self.old)
-        return _on_mesh(added.instead_of(self.op, self.new))
+        op = added.instead_of(self.op, self.new)
+        return _on_mesh(replace(op, plan=((ADDS, self._total.name),)))
 
     def behind(self) -> Op:
         """Returns what the sum is behind the last call."""

@@ -22,6 +22,7 @@ from autopar.ir.expr.expression import Expr
 from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, overload
 from autopar.ir.ops.dense import ALONE, DENSE, DENSE_ROWS
 from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
+from autopar.ir.ops.reduce.softmax import OVER_GRADIENTS
 from autopar.ir.ops.shape.view import MARKED, RESHAPES
 from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rules.foreign import FUNCTIONAL, SEEDED
@@ -131,8 +132,20 @@ def in_place_kernel(kind: str) -> Kernel:
     if kind == OFFLOAD:
         return offload_over
     name, _, overload = kind.rpartition(".")
+    if kind in OVER_GRADIENTS:
+        _, variant, taking = OVER_GRADIENTS[kind]
+        return _over_first(_overload(f"{name}.{variant}"), taking)
     found = _overload(f"{name}_.{overload}")
     return _with_dense_gradients(found) if kind in FUSED_STEPS else found
+
+
+def _over_first(kernel: Kernel, taking: str) -> Kernel:
+    """Returns a kernel that writes its result over its first argument."""
+
+    def over(*args: Any) -> Any:
+        return kernel(*args, **{taking: args[0]})
+
+    return over
 
 
 def to_torch(arg: Arg) -> Any:

@@ -201,8 +201,9 @@ class Proof:
         group = graph.shared(DeferredSums).joined_with(value) if source[1].may_pend else None
         if group == AWAITED and self._is_alone(value, source, readers):
             group = None
-        times = min(each[0].times for each in readers)
-        return Tensors(graph.itemsizes[value], group, times, graph.lasting[value])
+        least = min((each[0] for each in readers), key=lambda lifetime: lifetime.times)
+        made = min(graph.times_made(value, each[0]) for each in readers)
+        return Tensors(graph.itemsizes[value], group, least.times, made)
 
     def _readers(self, value: int) -> Iterator[Reader]:
         for node, position in self.graph.uses[value]:

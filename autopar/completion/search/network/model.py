@@ -29,6 +29,9 @@ End = tuple[int, Ends]
 Readers = dict[int, list[Ends]]
 """Per op, how it needs a value, as often as it reads it."""
 
+_ONCE = Lifetime("")
+"""Stands for any that is in no loop."""
+
 
 @dataclass(frozen=True)
 class Model:
@@ -102,10 +105,10 @@ def transfers_of(moves: Iterable[Moves], labels: Sequence[int]) -> Iterator[Move
             yield before, made, after, needed, of
 
 
-def tensors_of(graph: Graph, value: int, source: Ends, times: int = 1) -> Tensors:
-    """Returns of which tensors a reshard of a value is, from one of these forms, so many times."""
+def tensors_of(graph: Graph, value: int, source: Ends, read: Lifetime = _ONCE) -> Tensors:
+    """Returns of which tensors a reshard of a value is, from one of these forms, for a lifetime."""
     group = graph.shared(DeferredSums).group_of(value) if source.may_pend else None
-    return Tensors(graph.itemsizes[value], group, times, graph.lasting[value])
+    return Tensors(graph.itemsizes[value], group, read.times, graph.times_made(value, read))
 
 
 def _is_stored(graph: Graph, value: int) -> bool:
@@ -193,9 +196,9 @@ class _Builder:
         free = not made and self.graph.pins[value] is None
         for lifetime, ops in readers.items():
             shared = len(ops) > 1 and not free and (is_fixed or len(readers) > 1)
-            of = self._tensors(value, source[1], lifetime.times)
+            of = self._tensors(value, source[1], lifetime)
             near = self._gathered(source, ops, of) if shared else source
-            of = self._tensors(value, near[1], lifetime.times)
+            of = self._tensors(value, near[1], lifetime)
             for op, ends in ops.items():
                 self._read(near, op, ends, of)
 
@@ -238,8 +241,7 @@ class _Builder:
         is_free = self.graph.pins[value] is None and self.graph.producer[value] is not None
         contents = (each for each in self._contents(value) if self.graph.producer[each] is not None)
         for maker, each in zip(made, contents, strict=True):
-            times = self.graph.nodes[maker[0]].left_in.times
-            of = self._tensors(each, maker[1], times)
+            of = self._tensors(each, maker[1], self.graph.nodes[maker[0]].left_in)
             self._move(maker, kept, of, is_free and len(readers) > 1)
         return kept
 
@@ -273,9 +275,9 @@ class _Builder:
             return [*whole, graph.replicated(value)]
         return [*known, *whole, *wanted]
 
-    def _tensors(self, value: int, source: Ends, times: int) -> Tensors:
+    def _tensors(self, value: int, source: Ends, read: Lifetime) -> Tensors:
         """Returns of which tensors a reshard of a value is, see `tensors_of`."""
-        tensors = tensors_of(self.graph, value, source, times)
+        tensors = tensors_of(self.graph, value, source, read)
         return tensors if self.together else replace(tensors, group=None)
 
     def _gathered(self, source: End, ops: Readers, of: Tensors) -> End:

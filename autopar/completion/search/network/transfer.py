@@ -82,13 +82,13 @@ class Tensors:
         itemsize: Bytes per element.
         group: With which others their sums travel (`DeferredSums`); None where they are alone.
         times: How often it is carried out.
-        lasting: Whether it is carried out once if it doesn't gather: the result stays.
+        lasting: How often it is carried out if it doesn't gather: the result stays.
     """
 
     itemsize: int
     group: str | None = None
     times: int = 1
-    lasting: bool = False
+    lasting: int = 1
 
     @property
     def once(self) -> Tensors:
@@ -156,10 +156,10 @@ class Transfers:
 
     def _times(self, source: Ends, target: Ends, of: Tensors) -> Array:
         """Returns how often a reshard is carried out for each pair of labels."""
-        if not of.lasting:
+        if of.lasting == of.times:
             return np.array(float(of.times))
         made, needed = (self._parts(ends)[ends.index] for ends in (source, target))
-        return np.where(needed[None, :] < made[:, None], float(of.times), 1.0)
+        return np.where(needed[None, :] < made[:, None], float(of.times), float(of.lasting))
 
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))

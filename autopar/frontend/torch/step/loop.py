@@ -8,24 +8,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-torch.library.define("autopar::loop_take", "(Tensor self, int trip) -> Tensor")
+torch.library.define(
+    "autopar::loop_take", "(Tensor self, int trip, int dim=0, str loop='microbatch') -> Tensor"
+)
 torch.library.define("autopar::loop_sum", "(Tensor self) -> Tensor")
-torch.library.define("autopar::loop_cat", "(Tensor self, int trip) -> Tensor")
+torch.library.define("autopar::loop_cat", "(Tensor self, int trip, int dim=0) -> Tensor")
 torch.library.define("autopar::loop_stack", "(Tensor self, int trip) -> Tensor")
-torch.library.define("autopar::loop_carry", "(Tensor self) -> Tensor")
+torch.library.define("autopar::loop_carry", "(Tensor self, str loop='microbatch') -> Tensor")
 torch.library.define("autopar::loop_last", "(Tensor self, Tensor carried) -> Tensor")
 
 
-def _take(self: Tensor, trip: int) -> Tensor:
-    return self.new_empty((self.shape[0] // trip, *self.shape[1:]))
+def _take(self: Tensor, trip: int, dim: int = 0, loop: str = "") -> Tensor:
+    return self.new_empty((*self.shape[:dim], self.shape[dim] // trip, *self.shape[dim + 1 :]))
 
 
 def _like(self: Tensor, *rest: Tensor) -> Tensor:
     return torch.empty_like(self)
 
 
-def _cat(self: Tensor, trip: int) -> Tensor:
-    return self.new_empty((self.shape[0] * trip, *self.shape[1:]))
+def _carry(self: Tensor, loop: str = "") -> Tensor:
+    return torch.empty_like(self)
+
+
+def _cat(self: Tensor, trip: int, dim: int = 0) -> Tensor:
+    return self.new_empty((*self.shape[:dim], self.shape[dim] * trip, *self.shape[dim + 1 :]))
 
 
 def _stack(self: Tensor, trip: int) -> Tensor:
@@ -36,7 +42,7 @@ torch.library.register_fake("autopar::loop_take", _take)
 torch.library.register_fake("autopar::loop_sum", _like)
 torch.library.register_fake("autopar::loop_cat", _cat)
 torch.library.register_fake("autopar::loop_stack", _stack)
-torch.library.register_fake("autopar::loop_carry", _like)
+torch.library.register_fake("autopar::loop_carry", _carry)
 torch.library.register_fake("autopar::loop_last", _like)
 
 take = torch.ops.autopar.loop_take.default

@@ -12,7 +12,7 @@ from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.step import loop
 from autopar.frontend.torch.step.graph import START, Step
 from autopar.frontend.torch.step.microbatches import Microbatches
-from autopar.ir.program import Lifetime
+from autopar.ir.program import MICROBATCH, Lifetime
 
 aten = torch.ops.aten
 
@@ -34,7 +34,8 @@ class Pass(NamedTuple):
 
     def place(self, phase: str) -> Lifetime:
         """Returns where the ops of a phase are."""
-        return Lifetime(phase, self.number, self.times)
+        loops = ((MICROBATCH, self.times),) if self.times > 1 else ()
+        return Lifetime(phase, self.number, loops)
 
     def rows_of(
         self, step: Step, batch: Sequence[fx.Node], microbatches: Microbatches, place: Lifetime

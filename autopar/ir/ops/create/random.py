@@ -6,11 +6,15 @@ would have drawn there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from autopar.ir.expr.expression import planned
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.table import Table, factors, operand_dims, same
 from autopar.ir.rules.local_arg import Grid, LocalArg, Sizes
 from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
+
+NO_ARGS: Mapping[str, LocalArg] = {}
 
 WORK = 10
 """Integer operations that an element's bits take."""
@@ -25,8 +29,9 @@ def drawn(call: OpCall) -> Rule | None:
         tensor = call.tensor(name)
         if tensor is not None:
             by_name[name] = broadcast_dims(tensor.shape, shape)
-    local: dict[str, LocalArg] = {"size": Sizes(dims), "grid": Grid(dims)}
-    return build_rule(call, operand_dims(call, by_name), [dims], local=local, work=WORK)
+    local: dict[str, LocalArg] = {"size": Sizes(dims)}
+    operands = operand_dims(call, by_name)
+    return _placed(call, operands, [dims], dims, local)
 
 
 def chosen(call: OpCall) -> Rule | None:
@@ -34,7 +39,36 @@ def chosen(call: OpCall) -> Rule | None:
     dims = factors("i", len(call.operands[0].shape))
     operands = operand_dims(call, {"self": dims, "seed": ()})
     results = [dims] * len(call.results)
-    return build_rule(call, operands, results, local={"grid": Grid(dims)}, work=WORK)
+    return _placed(call, operands, results, dims)
+
+
+def _placed(
+    call: OpCall,
+    operands: Sequence[Dims],
+    results: Sequence[Dims],
+    dims: Dims,
+    local: Mapping[str, LocalArg] = NO_ARGS,
+) -> Rule:
+    """Returns a rule of an op that draws by the places of its elements.
+
+    An op that has a part of a tensor already, a block of each dimension, may be split further; of
+    a part that is no such block all is drawn.
+
+    Args:
+        call: The op.
+        operands, results: Their factors.
+        dims: Those by which elements are counted.
+        local: Other arguments that depend on the shard.
+    """
+    given, names = call.args.get("grid"), [name for dim in dims for name in dim]
+    if not isinstance(given, tuple):
+        found = {**local, "grid": Grid(dims)}
+        return build_rule(call, operands, results, local=found, work=WORK)
+    if len(given) != len(names):
+        return build_rule(call, operands, results, whole=names, work=WORK)
+    base = tuple((entry[0], entry[2]) for entry in given if isinstance(entry, tuple))
+    found = {**local, "grid": Grid(dims, base)}  # type: ignore[arg-type]
+    return build_rule(call, operands, results, local=found, work=WORK)
 
 
 def permutation(call: OpCall) -> Rule | None:
@@ -53,8 +87,11 @@ def multinomial(call: OpCall) -> Rule | None:
         call,
         operand_dims(call, {"self": given, "seed": ()}),
         [samples],
-        whole=("c", "s"),
-        local={"grid": Grid(samples if call.flag("replacement") else given)},
+        # One that has some of the rows only draws them all by itself.
+        whole=("c", "s", *(name for (name,) in rows if "grid" in call.args)),
+        local={}
+        if "grid" in call.args
+        else {"grid": Grid(samples if call.flag("replacement") else given)},
         work=WORK,
         aside=("s",) if categories > count else "c",
     )

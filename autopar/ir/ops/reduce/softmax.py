@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
@@ -126,6 +127,15 @@ def masked_softmax(call: OpCall) -> Rule | None:
     operands: list[Dims] = [*(dims for _ in call.operands[:-1]), masked]
     return build_rule(call, operands, [dims], whole=whole, linear=linear, work=5)
 
+
+OVER_GRADIENTS: Mapping[str, tuple[str, str, str]] = {
+    "aten._softmax_backward_data.default": ("grad_output", "out", "grad_input"),
+    "aten._log_softmax_backward_data.default": ("grad_output", "out", "out"),
+}
+"""Ops whose result may be written over an operand, though they have no in-place form: which one,
+by which overload, and which argument of that takes it.
+
+Kernels sum a row up before they write it, and then read each element for the last time."""
 
 RULES: Table = {
     "aten._softmax.default": softmax(log=False),

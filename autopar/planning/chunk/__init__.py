@@ -1,0 +1,221 @@
+"""Chunks: parts of a program that are computed piece by piece, one after another.
+
+Time is taken for a mesh axis, whose coordinate is an iteration. What the user names is cut along a
+dimension; the region around it that follows (`region`) becomes ops of a loop (`write`). All that is
+behind this sees ordinary ops, which count as often as they run.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from autopar.annotate import ChunkPin
+from autopar.base.errors import AnnotationError, near_misses
+from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.chunks import chunk_of, without_chunk
+from autopar.ir.ops import rule_of
+from autopar.ir.program import MICROBATCH, Function, Op, Program
+from autopar.planning.chunk.order import in_order
+from autopar.planning.chunk.region import Key, Region, grown, levels_in, with_bodies
+from autopar.planning.chunk.split import Cut, is_splittable
+from autopar.planning.chunk.write import LoopWriter, Writer
+
+REPORTED = "chunk"
+"""The category of report entries."""
+
+
+def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = False) -> Program:
+    """Returns a program in which what the user names is computed in parts.
+
+    Args:
+        program: A serial program.
+        pins: What is named, besides what the model marks.
+        phases_apart: Whether what is computed in one phase waits for no other one.
+
+    Raises:
+        AnnotationError: If a name matches nothing, or what it matches can't be cut so.
+    """
+    main = program.main
+    for wanted in _marked(main):
+        main = _cut(main, program, [wanted], phases_apart)
+    for pin in pins:
+        for name, values in _matching(main, pin):
+            sought = [_Wanted(name, each, pin.dim, pin.parts, pin.place) for each in values]
+            main = _cut(main, program, sought, phases_apart)
+    return program if main is program.main else program.with_main(main)
+
+
+def loops_reported(program: Program) -> tuple[ReportEntry, ...]:
+    """Returns what is said of a serial program's loops, but of that over microbatches."""
+    loops: dict[tuple[str, int], list[Op]] = {}
+    for op in program.main.ops:
+        for name, trip in op.loops:
+            if name != MICROBATCH:
+                loops.setdefault((name, trip), []).append(op)
+    return tuple(
+        ReportEntry(
+            REPORTED, name, f"{len(ops)} ops in {trip} parts, one after another", ops[0].loc
+        )
+        for (name, trip), ops in loops.items()
+    )
+
+
+class _Wanted:
+    """A value that is to be cut.
+
+    Args:
+        name: What the user calls it, or what it is in.
+        value: Its name.
+        dim: The dimension; None for any.
+        parts: How many parts.
+        place: Where the user says so.
+    """
+
+    def __init__(self, name: str, value: str, dim: int | None, parts: int, place: str) -> None:
+        self.name, self.value, self.dim, self.parts, self.place = name, value, dim, parts, place
+
+    def cuts(self, main: Function) -> Iterator[Cut]:
+        """Yields how the value may be cut."""
+        shape = main.values[self.value].shape
+        for dim, size in enumerate(shape):
+            if self.dim in (None, dim) and isinstance(size, int) and min(size, self.parts) > 1:
+                yield Cut(dim, 1, size, -(-size // self.parts))
+
+
+def _marked(main: Function) -> list[_Wanted]:
+    found = [(op, chunk) for op in main.ops if (chunk := chunk_of(op)) is not None]
+    return [
+        _Wanted(op.results[0], op.results[0], dim, parts, f"{op.loc}: annotate.chunk")
+        for op, (dim, parts) in found
+    ]
+
+
+def _matching(main: Function, pin: ChunkPin) -> list[tuple[str, list[str]]]:
+    """Returns the modules and values that a pin matches, with the values in question.
+
+    Raises:
+        AnnotationError: If it matches nothing.
+    """
+    found: dict[str, list[str]] = {}
+    made = [name for op in main.ops if op.phase == "forward" for name in op.results]
+    known: dict[str, None] = {}
+    for name in made:
+        parts = name.split(".")
+        around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        known.update(dict.fromkeys(around))
+        fits = (each for each in around if each == pin.pattern or _fits(pin.pattern, each))
+        if match := next(fits, ""):
+            found.setdefault(match, []).append(name)
+    if not found:
+        raise AnnotationError(
+            f"{pin.place}: pattern {pin.pattern!r} matches no module or value of the forward"
+            f" pass{near_misses(pin.pattern, known)}"
+        )
+    return list(found.items())
+
+
+def _fits(pattern: str, name: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def _cut(
+    main: Function, program: Program, wanted: Sequence[_Wanted], phases_apart: bool
+) -> Function:
+    """Returns a function in which one of some values is cut: that by which most is gained.
+
+    Raises:
+        AnnotationError: If nothing is gained by any.
+    """
+    loop = _fresh(main, program, wanted[0].name)
+    best: Region | None = None
+    most = 0.0
+    why = ""
+    for each in wanted:
+        for cut in each.cuts(main):
+            region = _grown(main, loop, each, cut, phases_apart)
+            why = why or next((f"{_named(k)}: {w}" for k, w in region.refused.items()), "")
+            if (gained := _gained(region, main, cut)) > most:
+                most, best = gained, region
+    if best is None:
+        sizes = why or "it has no dimension of so many elements"
+        raise AnnotationError(
+            f"{wanted[0].place}: {wanted[0].name!r} can't be computed in {wanted[0].parts} parts:"
+            f" {sizes}; name another value or dimension, or leave it out"
+        )
+    return _written(best)
+
+
+def _gained(region: Region, main: Function, cut: Cut) -> float:
+    """Returns the bytes that are saved by a region, less those that are computed again."""
+    gained = region.gained(main.values) * (1 - 1 / cut.parts)
+    if gained <= 0:
+        return gained
+    again = (name for each in levels_in(region) for name in each.again)
+    return gained - sum(region.bytes_of(name) for name in again if region.is_large(name))
+
+
+def _named(key: Key) -> str:
+    return f"%{key[0]}"
+
+
+def _grown(main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool) -> Region:
+    """Returns the region of a value; ops are replaced by their bodies where that lets it grow."""
+    while True:
+        region = grown(main, loop, wanted.value, cut, phases_apart=phases_apart)
+        ops = [op for op in main.ops if _needs_body(op, region)]
+        if not ops:
+            return region
+        main = with_bodies(main, ops)
+
+
+def _needs_body(op: Op, region: Region) -> bool:
+    """Whether an op is in no iteration by itself, or leaves sums that are better told apart."""
+    if op.results not in region.ops and op.results not in region.refused:
+        return False
+    rule = rule_of(op, region.main.values)
+    if rule is None or not rule.bodies:
+        return False
+    if op.results in region.ops:
+        sums = any(not isinstance(part, Cut) for part in region.ops[op.results].results)
+        return len(op.results) > 1 and sums
+    body = rule.bodies[0].rule
+    for at, name in enumerate((*op.operands, *op.results)):
+        cut = region.cuts.get(name)
+        if cut is None or not region.is_large(name):
+            continue
+        dims = (*body.operands, *body.results)[at]
+        if is_splittable(body, dims, cut):
+            return True
+    return False
+
+
+def _written(region: Region) -> Function:
+    """Returns the function of a region with its loops."""
+    main, loops = region.main, levels_in(region)
+    to, blocks = Writer(main.values), []
+    wanted = frozenset(name for each in loops for name in each.reads)
+    for number, level in enumerate(loops):
+        loop = region.loop if not number else f"{region.loop}_{number}"
+        start = len(to.ops)
+        LoopWriter(region, loop, level, wanted, to).write()
+        blocks.append(to.ops[start:])
+    outside = [op for op in main.ops if op.results not in region.ops]
+    ops = in_order(main, outside, blocks)
+    used = dict.fromkeys((*main.inputs, *(name for op in ops for name in op.results)))
+    values = {name: to.values[name] for name in used}
+    ops = [without_chunk(op) if chunk_of(op) else op for op in ops]
+    return replace(main, values=values, ops=tuple(ops))
+
+
+def _fresh(main: Function, program: Program, name: str) -> str:
+    """Returns the name of a new loop."""
+    base = re.sub(r"\W", "_", name)
+    taken = {loop for op in main.ops for loop, _ in op.loops}
+    taken |= set(program.mesh.dim_names) if program.mesh else set()
+    loop, count = base, 1
+    while any(each == loop or each.startswith(f"{loop}_") for each in taken) or loop[0].isdigit():
+        loop, count = f"{base}_part{count}" if not base[0].isdigit() else f"c{base}", count + 1
+    return loop

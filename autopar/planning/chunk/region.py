@@ -1,0 +1,296 @@
+"""Regions: which ops iterations share, when a value is cut over time.
+
+A region grows from the value, both ways, through the factors of the ops' rules, as long as values
+are about as large: what is much smaller costs little to be put together. It ends where the rule of
+an op doesn't allow the cut, or what is cut is summed.
+
+What leaves a region may come back, as the loss does to the gradients of what it was computed of. So
+a region has *levels*: an op is one level above what it reads of a region as a whole. Each level is
+a loop. What an op reads, in parts, of a lower level is computed again if it is large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autopar.ir.ops import rule_of
+from autopar.ir.ops.loops import ENTERS, LEAVES
+from autopar.ir.program import Function, Op, Value
+from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, cutting_of
+
+Key = tuple[str, ...]
+"""Names an op: its results."""
+
+
+@dataclass
+class Region:
+    """Ops that iterations share.
+
+    Attributes:
+        main: The function.
+        loop: The name of the loop.
+        seed: The value from which the region grows.
+        phases_apart: Whether what is computed in one phase waits for no other one.
+        ops: How iterations share its ops.
+        cuts: How they share values.
+        refused: Why ops that read or make what is cut are in no iteration.
+    """
+
+    main: Function
+    loop: str
+    seed: str
+    phases_apart: bool = False
+    ops: dict[Key, Cutting] = field(default_factory=dict)
+    cuts: dict[str, Cut] = field(default_factory=dict)
+    refused: dict[Key, str] = field(default_factory=dict)
+
+    def gained(self, values: Collection[str]) -> int:
+        """Returns the bytes of values that are never there as a whole, less those that still are.
+
+        Args:
+            values: Those that count.
+        """
+        readers, gained = self.main.consumers(), 0
+        for name in (name for key in self.ops for name in key):
+            if name in values and name in self.cuts and self.is_large(name):
+                is_whole = name in self.main.outputs or not all(
+                    self.reads_part(op, name) for op in readers[name]
+                )
+                size = self.bytes_of(name)
+                gained += -size if is_whole else size
+        return gained
+
+    def reads_part(self, op: Op, name: str) -> bool:
+        """Whether an op reads a value in the parts that iterations make."""
+        found, cut = self.ops.get(op.results), self.cuts.get(name)
+        if found is None or cut is None:
+            return False
+        needs = zip(op.operands, found.operands, strict=True)
+        return all(need == cut for each, need in needs if each == name)
+
+    def bytes_of(self, name: str) -> int:
+        """Returns the bytes of a value."""
+        return _bytes(self.main.values[name])
+
+    def is_large(self, name: str) -> bool:
+        """Whether a value is about as large as the one that is cut, or larger."""
+        return 2 * _count(self.main.values[name]) > _count(self.main.values[self.seed])
+
+
+def _count(value: Value) -> int:
+    sizes = [size for size in value.shape if isinstance(size, int)]
+    return math.prod(sizes) if len(sizes) == len(value.shape) else 0
+
+
+def _bytes(value: Value) -> int:
+    return _count(value) * value.itemsize
+
+
+def grown(main: Function, loop: str, seed: str, cut: Cut, *, phases_apart: bool = False) -> Region:
+    """Returns the region of a value that is cut.
+
+    Args:
+        main: The function.
+        loop: The name of the loop.
+        seed: The value.
+        cut: How it is cut.
+        phases_apart: Whether what is computed in one phase waits for no other one.
+    """
+    region = Region(main, loop, seed, phases_apart, cuts={seed: cut})
+    _Growth(region).grow()
+    return region
+
+
+class _Growth:
+    """Lets a region grow."""
+
+    def __init__(self, region: Region) -> None:
+        self._region, self._main = region, region.main
+        self._readers = self._main.consumers()
+        self._makers = self._main.producers()
+        made = self._makers.get(region.seed)
+        self._loops = made.loops if made else ()
+
+    def grow(self) -> None:
+        """Adds all ops around large values, and then those on ways between them."""
+        waiting, count = [self._region.seed], -1
+        while waiting or count < len(self._region.ops):
+            if waiting:
+                waiting += self._around(waiting.pop())
+            else:
+                count = len(self._region.ops)
+                waiting += self._between()
+
+    def _around(self, name: str) -> Iterator[str]:
+        """Adds the ops around a value; yields the large values around these."""
+        made = self._makers.get(name)
+        cut = self._region.cuts[name]
+        if made is not None:
+            yield from self._add(made, cut, result=made.results.index(name))
+        for op in self._readers[name]:
+            yield from self._add(op, cut, operand=op.operands.index(name))
+
+    def _add(self, op: Op, cut: Cut, operand: int = -1, result: int = -1) -> Iterator[str]:
+        """Adds an op, if its rule allows it; yields the large values around it."""
+        region = self._region
+        if op.results in region.ops or op.phase == "update" or op.loops != self._loops:
+            return
+        if op.kind in (*ENTERS, *LEAVES):
+            return
+        try:
+            found = cutting_of(op, self._main.values, region.loop, cut, operand, result)
+            self._check(op, found)
+        except Inadmissible as why:
+            region.refused.setdefault(op.results, str(why))
+            return
+        region.ops[op.results] = found
+        for name, part in zip(op.results, found.results, strict=True):
+            if isinstance(part, Cut) and name not in region.cuts:
+                region.cuts[name] = part
+                yield from (name,) if region.is_large(name) else ()
+        for name, need in zip(op.operands, found.operands, strict=True):
+            made = self._makers.get(name)
+            if made is not None and made.results in region.ops:
+                continue
+            if need is not None and name not in region.cuts and region.is_large(name):
+                region.cuts[name] = need
+                yield name
+
+    def _check(self, op: Op, found: Cutting) -> None:
+        """Refuses an op that leaves another part of a value than its readers need."""
+        for name, part in zip(op.results, found.results, strict=True):
+            if name in self._region.cuts and self._region.cuts[name] != part:
+                raise Inadmissible("another part of it is needed")
+
+    def _between(self) -> Iterator[str]:
+        """Adds ops between ops of the region; yields the large values around them."""
+        region = self._region
+        after: set[str] = set()
+        for op in self._main.ops:
+            if op.results in region.ops or not after.isdisjoint(op.operands):
+                after.update(op.results)
+        before: set[str] = set()
+        for op in reversed(self._main.ops):
+            if op.results in region.ops:
+                before.update(op.operands)
+            elif not before.isdisjoint(op.results):
+                before.update(op.operands)
+                if not after.isdisjoint(op.operands):
+                    yield from self._join(op)
+
+    def _join(self, op: Op) -> Iterator[str]:
+        """Adds an op on a way between others, by what it reads of them."""
+        made = {name for key in self._region.ops for name in key}
+        for at, name in enumerate(op.operands):
+            if name in made and name in self._region.cuts:
+                yield from self._add(op, self._region.cuts[name], operand=at)
+
+
+def _levels_of(region: Region) -> dict[Key, int]:
+    """Returns the level of each op of a region, see above."""
+    levels: dict[Key, int] = {}
+    outside: dict[str, int] = {}
+    makers = region.main.producers()
+    deepest = 0
+    for op in region.main.ops:
+        needs: Sequence[Cut | None] = [None] * len(op.operands)
+        if op.results in region.ops:
+            needs = region.ops[op.results].operands
+        level = 0
+        for name, need in zip(op.operands, needs, strict=True):
+            made = makers.get(name)
+            if made is None or made.results not in levels:
+                level = max(level, outside.get(name, 0))
+            else:
+                is_same = need is not None and region.cuts.get(name) == need
+                level = max(level, levels[made.results] + (not is_same))
+        if op.results in region.ops:
+            if region.phases_apart and op.phase != "forward":
+                level = max(level, 1 + deepest)
+            elif op.phase == "forward":
+                deepest = max(deepest, level)
+            levels[op.results] = level
+        else:
+            outside.update(dict.fromkeys(op.results, level))
+    return levels
+
+
+@dataclass(frozen=True)
+class Level:
+    """What is in one loop.
+
+    Attributes:
+        ops: Its ops, and those of lower levels that it computes again, in the program's order.
+        again: The results of the latter.
+        reads: What it reads of lower levels, put together.
+    """
+
+    ops: Sequence[Op]
+    again: frozenset[str]
+    reads: frozenset[str]
+
+
+def _level_of(region: Region, levels: Mapping[Key, int], level: int) -> Level:
+    """Returns a level of a region.
+
+    Args:
+        region: The region.
+        levels: Those of its ops.
+        level: Which one.
+    """
+    makers = region.main.producers()
+    waiting = [op for op in region.main.ops if levels.get(op.results) == level]
+    own, again, reads = {op.results for op in waiting}, set[str](), set[str]()
+    while waiting:
+        op = waiting.pop()
+        for name, need in zip(op.operands, region.ops[op.results].operands, strict=True):
+            made = makers.get(name)
+            if made is None or made.results not in levels or made.results in own:
+                continue
+            if need is None or region.cuts.get(name) != need or not region.is_large(name):
+                reads.add(name)
+                continue
+            own.add(made.results)
+            again.update(made.results)
+            waiting.append(made)
+    ops = [op for op in region.main.ops if op.results in own]
+    return Level(ops, frozenset(again), frozenset(reads - again))
+
+
+def levels_in(region: Region) -> list[Level]:
+    """Returns the levels of a region, lower ones first."""
+    levels = _levels_of(region)
+    return [_level_of(region, levels, each) for each in sorted(set(levels.values()))]
+
+
+def with_bodies(main: Function, ops: Sequence[Op]) -> Function:
+    """Returns a function in which the first body of some ops stands for them."""
+    values, keys = dict(main.values), {op.results for op in ops}
+
+    def fresh(hint: str) -> str:
+        name, count = hint, 0
+        while name in values:
+            name, count = f"{hint}_{count + 1}", count + 1
+        values[name] = main.values[main.outputs[0]]
+        return name
+
+    done: list[Op] = []
+    for op in main.ops:
+        rule = rule_of(op, main.values) if op.results in keys else None
+        if rule is None or not rule.bodies:
+            done.append(op)
+            continue
+        written, new = rule.bodies[0].expand(op, values, fresh)
+        done.extend(written)
+        values.update((value.name, value) for value in new)
+    used = {*main.inputs, *(name for op in done for name in op.results)}
+    return Function(
+        main.name,
+        main.inputs,
+        main.outputs,
+        {name: value for name, value in values.items() if name in used},
+        tuple(done),
+        main.aliases,
+    )

@@ -1,0 +1,350 @@
+"""Writes regions as loops: `loop_take` brings parts, `loop_cat` and `loop_sum` put them together.
+
+Iterations of a loop are alike. Where what is cut doesn't divide, the last, smaller part is no
+iteration: its ops are there once more, behind the loop, with sizes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from autopar.base.errors import AnnotationError
+from autopar.ir import emitted
+from autopar.ir.dims import SubDim
+from autopar.ir.dtypes import HALVES
+from autopar.ir.emitted import Emitted
+from autopar.ir.expr.at_rank import arg_at
+from autopar.ir.expr.expression import Coord, Expr, IntExpr, evaluate
+from autopar.ir.layout import Layout
+from autopar.ir.memory.accumulating import OVER
+from autopar.ir.memory.kernels import written_arguments
+from autopar.ir.program import Arg, Op, OpDist, Value
+from autopar.ir.rules.distribution import rank_call
+from autopar.planning.chunk.region import Level, Region
+from autopar.planning.chunk.split import Cut, Cutting
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where the ops of a region stand: within a loop, or, of the smaller part, nowhere.
+
+    Attributes:
+        loop: The name of the loop; "" if there is none.
+        first: The first iteration.
+        trip: How many there are.
+        suffix: Of the names of what it has.
+    """
+
+    loop: str
+    first: int
+    trip: int
+    suffix: str
+
+
+class Writer:
+    """Adds ops and values to a function.
+
+    Attributes:
+        values: All values, the new ones too.
+        ops: The new ops, in order.
+    """
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.values = dict(values)
+        self.ops: list[Op] = []
+
+    def fresh(self, name: str) -> str:
+        """Returns a name that no value has."""
+        while name in self.values:
+            name += "_"
+        return name
+
+    def write(
+        self,
+        made: Emitted,
+        like: Op,
+        operand: str,
+        name: str,
+        shape: Sequence[IntExpr],
+        dtype: str = "",
+    ) -> str:
+        """Adds an op of one operand in the place of another op; returns the name of its result."""
+        old = self.values[operand]
+        role = old.role if old.role == "gradient" else "activation"
+        new = replace(old, name=name, shape=tuple(shape), role=role, dist=None, origin=None)
+        self.values.setdefault(name, replace(new, dtype=dtype or old.dtype))
+        op = made.with_operand(operand).instead_of(like, name)
+        self.ops.append(replace(op, dist=None, origin=None, plan=()))
+        return name
+
+
+@dataclass
+class LoopWriter:
+    """Writes one level of a region.
+
+    Attributes:
+        region: The region.
+        loop: The name of the loop.
+        level: What is in the loop.
+        wanted: What other levels read, put together.
+        to: Where ops are added.
+    """
+
+    region: Region
+    loop: str
+    level: Level
+    wanted: frozenset[str]
+    to: Writer
+    _names: dict[tuple[str, str], str] = field(default_factory=dict)
+    _taken: dict[tuple[str, Cut, str], str] = field(default_factory=dict)
+
+    @property
+    def cut(self) -> Cut:
+        """How the value is cut from which the region grew."""
+        return self.region.cuts[self.region.seed]
+
+    def __post_init__(self) -> None:
+        self._readers = self.region.main.consumers()
+
+    def write(self) -> None:
+        """Adds the level's loop, and the smaller part."""
+        full, parts = self.cut.full, self.cut.parts
+        pieces = [Piece(self.loop if full > 1 else "", 0, full, "part")]
+        if parts > full:
+            pieces.append(Piece("", full, 1, "rest"))
+        for piece in pieces:
+            for op in self.level.ops:
+                self._copy(op, piece)
+        for op in self.level.ops:
+            for at, name in enumerate(op.results):
+                if name not in self.level.again and self._is_read(name):
+                    self._leave(op, at, pieces)
+
+    def _is_read(self, name: str) -> bool:
+        """Whether anything else reads a result as a whole."""
+        if name in self.region.main.outputs or name in self.wanted:
+            return True
+        return not all(self.region.reads_part(op, name) for op in self._readers[name])
+
+    def _copy(self, op: Op, piece: Piece) -> None:
+        """Adds an op as an iteration has it."""
+        found = self.region.ops[op.results]
+        operands = [
+            self._operand(op, name, need, piece)
+            for name, need in zip(op.operands, found.operands, strict=True)
+        ]
+        results = [self._result(name, found, at, piece) for at, name in enumerate(op.results)]
+        copy = self._local(op, found, piece).with_operands(operands)
+        self.to.ops.append(self._inside(replace(copy, results=tuple(results)), piece))
+
+    def _phase(self, op: Op) -> str:
+        """Returns the phase of an op: what is computed again is in that of those who need it."""
+        if self.level.again.isdisjoint(op.results):
+            return op.phase
+        return next(
+            each.phase for each in self.level.ops if each.results[0] not in self.level.again
+        )
+
+    def _inside(self, op: Op, piece: Piece) -> Op:
+        loops = (*op.loops, (piece.loop, piece.trip)) if piece.loop else op.loops
+        return replace(op, loops=loops)
+
+    def _local(self, op: Op, found: Cutting, piece: Piece) -> Op:
+        """Returns an op with the arguments and the choice that it has for a part."""
+        axis = self.region.loop
+        kind, args = rank_call(found.rule, found.dist(axis, self.cut.parts), op.kind)
+        local = {name: _at(arg, axis, piece) for name, arg in args.items()}
+        local_op = replace(op.with_args(local), kind=kind, phase=self._phase(op))
+        if len(op.results) == 1 and written_arguments(kind):
+            local_op = replace(local_op, plan=(*local_op.plan, (OVER, "operand")))
+        return replace(local_op, dist=_dist(op, found, piece, self.cut))
+
+    def _operand(self, op: Op, name: str, need: Cut | None, piece: Piece) -> str:
+        """Returns the name of what an iteration needs of an operand, taken now if need be."""
+        if need is None:
+            return name
+        is_own = self.region.cuts.get(name) == need
+        if is_own and (name, piece.suffix) in self._names:
+            return self._names[name, piece.suffix]
+        key = (name, need, piece.suffix)
+        if key not in self._taken:
+            self._taken[key] = self._take(op, name, need, piece)
+        return self._taken[key]
+
+    def _take(self, op: Op, name: str, cut: Cut, piece: Piece) -> str:
+        """Adds what takes a part of a value."""
+        to, value = self.to, self.to.values[name]
+        like = replace(op, phase=self._phase(op))
+        start, dim = name, cut.dim + (cut.outer > 1)
+        wide = _with(value, cut.dim, *_sides(cut, cut.inner))
+        if cut.outer > 1:
+            start = to.write(emitted.view(wide), like, start, to.fresh(f"{name}.sides"), wide)
+        size = cut.block if piece.trip > 1 or piece.first < cut.full else cut.rest
+        low, high = piece.first * cut.block, piece.first * cut.block + piece.trip * size
+        part = to.fresh(f"{name}.{piece.suffix}")
+        if (low, high) != (0, cut.inner):
+            shape = _with_size(wide, dim, high - low)
+            begun = part if not piece.loop else to.fresh(f"{name}.first")
+            start = to.write(emitted.slice_(low, high, dim), like, start, begun, shape)
+        if piece.loop:
+            shape = _with_size(wide, dim, size)
+            taken = Emitted(
+                "autopar.loop_take", (("trip", piece.trip), ("dim", dim), ("loop", piece.loop))
+            )
+            start = to.write(taken, like, start, part, shape)
+        if cut.outer > 1:
+            shape = _with(value, cut.dim, cut.outer * size)
+            inside = self._inside(like, piece)
+            start = to.write(emitted.view(shape), inside, start, to.fresh(f"{part}.flat"), shape)
+        if start != name:
+            self._pin(start, value, cut)
+        return start
+
+    def _result(self, name: str, found: Cutting, at: int, piece: Piece) -> str:
+        """Returns the name of what an iteration leaves of a result."""
+        value, part = self.region.main.values[name], found.results[at]
+        plain = piece.suffix == "part" and not self._is_read(name) and name not in self.level.again
+        new = name if plain else self.to.fresh(f"{name}.{piece.suffix}")
+        shape = value.shape
+        if isinstance(part, Cut):
+            size = part.block if piece.suffix == "part" else part.rest
+            shape = _with(value, part.dim, part.outer * size)
+            self._names[name, piece.suffix] = new
+        self.to.values[new] = replace(
+            value, name=new, shape=shape, role="activation", dist=None, origin=None
+        )
+        if isinstance(part, Cut):
+            self._pin(new, value, part)
+        else:
+            self._names[name, piece.suffix] = new
+        return new
+
+    def _leave(self, op: Op, at: int, pieces: Sequence[Piece]) -> None:
+        """Adds what makes a whole of what iterations leave of a result."""
+        name, part = op.results[at], self.region.ops[op.results].results[at]
+        lefts = [self._names[name, piece.suffix] for piece in pieces]
+        if isinstance(part, Cut):
+            self._cat(op, name, part, lefts, pieces)
+        else:
+            self._sum(op, name, lefts, pieces)
+
+    def _cat(
+        self, op: Op, name: str, cut: Cut, lefts: Sequence[str], pieces: Sequence[Piece]
+    ) -> None:
+        to, value, dim = self.to, self.region.main.values[name], cut.dim + (cut.outer > 1)
+        joined, wide = [], _with(value, cut.dim, *_sides(cut, cut.inner))
+        for left, piece in zip(lefts, pieces, strict=True):
+            inside, size = (
+                self._inside(op, piece),
+                cut.block if piece.suffix == "part" else cut.rest,
+            )
+            shape = _with_size(wide, dim, size)
+            if cut.outer > 1:
+                left = to.write(emitted.view(shape), inside, left, to.fresh(f"{left}.sides"), shape)
+            if piece.loop:
+                together = Emitted("autopar.loop_cat", (("trip", piece.trip), ("dim", dim)))
+                last = len(pieces) == 1 and cut.outer == 1
+                new = name if last else to.fresh(f"{name}.all")
+                shape = _with_size(wide, dim, piece.trip * size)
+                left = to.write(together, inside, left, new, shape)
+            joined.append(left)
+        if len(joined) > 1:
+            new = name if cut.outer == 1 else to.fresh(f"{name}.wide")
+            made = emitted.cat(joined, dim)
+            to.values[new] = replace(value, name=new, shape=wide)
+            to.ops.append(replace(made.instead_of(op, new), dist=None, origin=None, plan=()))
+            joined = [new]
+        if cut.outer > 1:
+            shape = _with(value, cut.dim, cut.outer * cut.inner)
+            to.write(emitted.view(shape), op, joined[0], name, shape)
+
+    def _sum(self, op: Op, name: str, lefts: Sequence[str], pieces: Sequence[Piece]) -> None:
+        """Adds a sum; of halves, in 4 bytes, so that it is rounded once."""
+        to, value = self.to, self.region.main.values[name]
+        dtype = "f32" if value.dtype in HALVES else value.dtype
+        total = ""
+        for left, piece in zip(lefts, pieces, strict=True):
+            inside, is_last = self._inside(op, piece), piece == pieces[-1]
+            if dtype != value.dtype:
+                new = to.fresh(f"{left}.{dtype}")
+                left = to.write(emitted.to_dtype(dtype), inside, left, new, value.shape, dtype)
+            if piece.loop:
+                done = is_last and dtype == value.dtype
+                new = name if done else to.fresh(f"{name}.sum")
+                left = to.write(Emitted("autopar.loop_sum"), inside, left, new, value.shape)
+            if total:
+                new = name if dtype == value.dtype else to.fresh(f"{name}.total")
+                left = to.write(emitted.combine("sum", left, dtype), op, total, new, value.shape)
+            total = left
+        if total != name:
+            to.write(emitted.to_dtype(value.dtype), op, total, name, value.shape, value.dtype)
+
+    def _pin(self, name: str, value: Value, cut: Cut) -> None:
+        """Pins what an iteration has of a value as the value is pinned.
+
+        Raises:
+            AnnotationError: If the dimension that is cut is pinned in sub-dimensions.
+        """
+        if value.dist is None:
+            return
+        new = self.to.values[name]
+        dim, size = value.dist.dims[cut.dim], new.shape[cut.dim]
+        if len(dim) > 1:
+            raise AnnotationError(
+                f"{value.loc}: %{value.name} is pinned within a dimension that {self.region.loop!r}"
+                " cuts in chunks; pin the dimension as a whole, or make no chunks of it"
+            )
+        dims = (*value.dist.dims[: cut.dim], (SubDim(size, dim[0].axes),))
+        layout: Layout = replace(value.dist, dims=(*dims, *value.dist.dims[cut.dim + 1 :]))
+        self.to.values[name] = replace(new, dist=layout, origin=value.origin)
+
+
+def _sides(cut: Cut, size: int) -> tuple[int, ...]:
+    return (cut.outer, size) if cut.outer > 1 else (size,)
+
+
+def _with(value: Value, dim: int, *sizes: int) -> tuple[int, ...]:
+    shape = value.known_shape
+    return (*shape[:dim], *sizes, *shape[dim + 1 :])
+
+
+def _with_size(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
+    return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def _dist(op: Op, found: Cutting, piece: Piece, cut: Cut) -> OpDist | None:
+    """Returns the choice that is pinned for an op, of a part of it.
+
+    Raises:
+        AnnotationError: If a factor that is cut is pinned in sub-dimensions.
+    """
+    chosen = None if op.dist is None else op.dist.factor(found.factor)
+    if op.dist is None or chosen is None:
+        return op.dist
+    if len(chosen) > 1 or len(found.layout) > 1:
+        raise AnnotationError(f"{op.loc}: {op.kind} is pinned within what chunks cut")
+    parts = cut.parts
+    block = -(-found.layout[0].size // parts)  # type: ignore[operator]
+    size = block if piece.suffix == "part" else found.layout[0].size - piece.first * block
+    factors = tuple(
+        (name, (SubDim(size, dim[0].axes),) if name == found.factor else dim)
+        for name, dim in op.dist.factors
+    )
+    return replace(op.dist, factors=factors)
+
+
+def _at(arg: Arg, axis: str, piece: Piece) -> Arg:
+    """Returns an argument as it is in a piece: of a loop, as a linear function of the iteration."""
+    if isinstance(arg, tuple):
+        return tuple(_at(item, axis, piece) for item in arg)
+    if not isinstance(arg, Expr):
+        return arg
+    if not piece.loop:
+        return arg_at(arg, {axis: piece.first})
+    first, second = (evaluate(arg, {axis: at}) for at in (0, 1))
+    linear: Callable[[int], int] = lambda at: first + at * (second - first)  # noqa: E731
+    if any(evaluate(arg, {axis: at}) != linear(at) for at in range(piece.trip)):
+        return arg
+    step = second - first
+    return first if not step else Coord(piece.loop) * step + first
