@@ -40,6 +40,13 @@ def unrolled(program: Program, but: str = "") -> Program:
     return program if main is program.main else program.with_main(main)
 
 
+def iteration_name(name: str, iteration: int, loop: str = MICROBATCH) -> str:
+    """Returns how a value of a loop is called in an iteration; the first one keeps the name."""
+    if not iteration:
+        return name
+    return f"{name}.m{iteration}" if loop == MICROBATCH else f"{name}.{loop}.{iteration}"
+
+
 def has_loops(main: Function) -> bool:
     """Returns whether a function has loops."""
     return any(op.loops for op in main.ops)
@@ -213,8 +220,7 @@ class _Unroller:
             return self._name(self._next[name], iteration - 1) if iteration else self._first[name]
         if name not in self._within or not iteration:
             return name
-        suffix = "m" if self._loop == MICROBATCH else f"{self._loop}."
-        return self._copy(name, f"{name}.{suffix}{iteration}")
+        return self._copy(name, iteration_name(name, iteration, self._loop))
 
     def _copy(self, name: str, copy: str) -> str:
         """Returns the name of a value like another one."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from autopar.ir.collectives import is_collective
 from autopar.ir.fixed import Fixed
+from autopar.ir.layout import Layout
 from autopar.ir.ops.loops import CARRY, CAT, LAST, SEED, STACK, TAKE, is_inside
-from autopar.ir.program import MICROBATCH, Function, Op
+from autopar.ir.program import MICROBATCH, Function, Op, OpDist
 from autopar.partition.pipeline.tasks import Task
 
 BORDER = (TAKE, CARRY, SEED, CAT, STACK, LAST)
@@ -53,27 +55,34 @@ class _Growing:
         self.bodies: list[Body] = []
         self._latest: dict[tuple[Task, Fixed], int] = {}
         self._needs: dict[str, int] = {}
+        self._places = {name: _place(main.values[name].dist) for name in main.inputs}
         for at, (op, task) in enumerate(zip(main.ops, tasks, strict=True)):
             needs = 0
             for name in op.operands:
                 needs |= self._needs.get(name, 0)
-            if task is not None and _belongs(op):
+            if task is not None and _belongs(op) and not self._moves(op):
                 number = self._body_for(task, op, needs)
                 self.bodies[number].ops.append(at)
                 self.bodies[number].awaits |= needs & ~(1 << number)
                 needs = 1 << number
             self._needs.update(dict.fromkeys(op.results, needs))
+            self._places.update(dict.fromkeys(op.results, _place(op.dist)))
 
     def _body_for(self, task: Task, op: Op, needs: int) -> int:
         """Returns the number of the body that an op with these needs may be in."""
-        key = task, op.dist.mesh.fixed if op.dist is not None else ()
+        key = task, _place(op.dist)
         latest = self._latest.get(key)
         if latest is not None and not self._waits(needs & ~(1 << latest), latest):
             return latest
-        number = 0 if latest is None else self.bodies[latest].number + 1
+        number = sum(body.task == task for body in self.bodies)
         self._latest[key] = len(self.bodies)
         self.bodies.append(Body(task, number))
         return self._latest[key]
+
+    def _moves(self, op: Op) -> bool:
+        """Returns whether an op moves something between slices: only one of its ends is there."""
+        places = {self._places[name] for name in op.operands}
+        return is_collective(op.kind) and places != {_place(op.dist)}
 
     def _waits(self, needs: int, body: int) -> bool:
         """Returns whether some of what is needed waits for a body."""
@@ -88,6 +97,10 @@ class _Growing:
                 found |= self.bodies[number].awaits
             new = found & ~seen
         return False
+
+
+def _place(dist: Layout | OpDist | None) -> Fixed:
+    return () if dist is None else dist.mesh.fixed
 
 
 def _bits(bits: int) -> Iterator[int]:

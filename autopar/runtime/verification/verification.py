@@ -26,7 +26,7 @@ from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment
 from autopar.ir.layout import Layout
 from autopar.ir.program import Program, Value
-from autopar.ir.unroll import unrolled
+from autopar.ir.unroll import iteration_name, unrolled
 from autopar.runtime.collectives.monoids import identity, reduce_tensors
 from autopar.runtime.execute.serial import run_serial
 from autopar.runtime.execute.stepper import Scope
@@ -292,10 +292,16 @@ class _Comparison:
         self.forced = forced
         self.tolerance = tolerance
         self.judged: dict[Key, _Judged] = {}
+        self._microbatches = {
+            op.results[0]: op.microbatch
+            for program in deployment.programs
+            for op in program.main.ops
+            if op.kind == "call"
+        }
 
     def see(self, rank: int, scope: Scope, value: Value, tensor: Tensor) -> Tensor:
         """Compares a rank's piece and returns the one with which the rank goes on."""
-        key = scope, value.name
+        key = self._key(scope, value.name)
         expected = self.reference.tensors.get(key)
         layout = self.reference.values[key].dist if expected is not None else None
         if expected is None or layout is None:
@@ -310,6 +316,12 @@ class _Comparison:
             self._judge(key, tensor, piece, (rank,))
         gradient = self.reference.values[key].role == GRADIENT
         return piece if self.forced or gradient else tensor
+
+    def _key(self, scope: Scope, name: str) -> Key:
+        """Returns where the serial program, which is unrolled, has a value of a rank's program."""
+        if len(scope) != 1 or scope[0] not in self._microbatches:
+            return scope, name
+        return (), iteration_name(name, self._microbatches[scope[0]])
 
     def results(self) -> tuple[Difference, ...]:
         """Returns the judgement of every value, in the order of the serial program."""
