@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from autopar.annotate import ChunkPin
@@ -17,9 +17,9 @@ from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.chunks import chunk_of, without_chunk
 from autopar.ir.ops import rule_of
-from autopar.ir.program import MICROBATCH, Function, Op, Program
+from autopar.ir.program import MICROBATCH, STORED_ROLES, Function, Op, Program
 from autopar.planning.chunk.order import in_order
-from autopar.planning.chunk.region import Key, Region, grown, levels_in, with_bodies
+from autopar.planning.chunk.region import Region, grown, levels_in, with_bodies
 from autopar.planning.chunk.split import Cut, is_splittable
 from autopar.planning.chunk.write import LoopWriter, Writer
 
@@ -101,13 +101,14 @@ def _matching(main: Function, pin: ChunkPin) -> list[tuple[str, list[str]]]:
     """
     found: dict[str, list[str]] = {}
     made = [name for op in main.ops if op.phase == "forward" for name in op.results]
+    steady = _steady(main)
     known: dict[str, None] = {}
     for name in made:
         parts = name.split(".")
         around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
         known.update(dict.fromkeys(around))
         fits = (each for each in around if each == pin.pattern or _fits(pin.pattern, each))
-        if match := next(fits, ""):
+        if (match := next(fits, "")) and (match == name or name not in steady):
             found.setdefault(match, []).append(name)
     if not found:
         raise AnnotationError(
@@ -115,6 +116,15 @@ def _matching(main: Function, pin: ChunkPin) -> list[tuple[str, list[str]]]:
             f" pass{near_misses(pin.pattern, known)}"
         )
     return list(found.items())
+
+
+def _steady(main: Function) -> set[str]:
+    """Returns the values that depend on nothing but what is stored."""
+    found = {name for name in main.inputs if main.values[name].role in STORED_ROLES}
+    for op in main.ops:
+        if op.operands and found.issuperset(op.operands):
+            found.update(op.results)
+    return found
 
 
 def _fits(pattern: str, name: str) -> bool:
@@ -130,35 +140,26 @@ def _cut(
         AnnotationError: If nothing is gained by any.
     """
     loop = _fresh(main, program, wanted[0].name)
-    best: Region | None = None
-    most = 0.0
-    why = ""
-    for each in wanted:
-        for cut in each.cuts(main):
-            region = _grown(main, loop, each, cut, phases_apart)
-            why = why or next((f"{_named(k)}: {w}" for k, w in region.refused.items()), "")
-            if (gained := _gained(region, main, cut)) > most:
-                most, best = gained, region
-    if best is None:
-        sizes = why or "it has no dimension of so many elements"
+    regions = [
+        _grown(main, loop, each, cut, phases_apart) for each in wanted for cut in each.cuts(main)
+    ]
+    values = main.values.keys() - _steady(main)
+    found = [region for region in regions if region.gained(values) > 0]
+    if not found:
+        refused = (f"%{key[0]}: {why}" for each in regions for key, why in each.refused.items())
+        why = next(refused, "it has no dimension of so many elements")
         raise AnnotationError(
             f"{wanted[0].place}: {wanted[0].name!r} can't be computed in {wanted[0].parts} parts:"
-            f" {sizes}; name another value or dimension, or leave it out"
+            f" {why}; name another value or dimension, or leave it out"
         )
-    return _written(best)
+    return _written(max(found, key=lambda region: _saved(region, values)))
 
 
-def _gained(region: Region, main: Function, cut: Cut) -> float:
+def _saved(region: Region, values: Collection[str]) -> float:
     """Returns the bytes that are saved by a region, less those that are computed again."""
-    gained = region.gained(main.values) * (1 - 1 / cut.parts)
-    if gained <= 0:
-        return gained
+    gained = region.gained(values) * (1 - 1 / region.cuts[region.seed].parts)
     again = (name for each in levels_in(region) for name in each.again)
     return gained - sum(region.bytes_of(name) for name in again if region.is_large(name))
-
-
-def _named(key: Key) -> str:
-    return f"%{key[0]}"
 
 
 def _grown(main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool) -> Region:
