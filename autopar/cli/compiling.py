@@ -135,7 +135,6 @@ def compile_command(
       autopar compile model.onnx --mesh pp=4,tp=2 --pipeline pp --microbatches 8
     """
     from autopar import pipeline
-    from autopar.annotate import ChunkPin
     from autopar.base.file import is_stdout
     from autopar.compiled import CompiledModel
     from autopar.completion.search.watch import Watch
@@ -161,7 +160,7 @@ def compile_command(
     )
     options = given.in_stages(options).offloading(offload or None, on_command_line)
     with usage():
-        options = options.with_chunks(ChunkPin.from_text(each) for each in chunk)
+        options = options.with_chunk_texts(chunk)
         observer = _printer(print_after)
     if is_stdout(build):
         raise click.UsageError("-o -: a build is a folder; name one, as -o build/")

@@ -54,8 +54,9 @@ class Mark:
     def text(self) -> str:
         """Returns the text from which `parse` makes an equal mark."""
         mesh = None if self.mesh is None else _mesh_data(self.mesh)
-        rest = self.partial, self.mask, self.offload, self.place, self.is_gradient, self.chunk
-        said: Any = (mesh, self.dims_mapping, *rest)
+        rest = self.partial, self.mask, self.offload, self.place, self.is_gradient
+        chunk = () if self.chunk is None else (self.chunk,)
+        said: Any = (mesh, self.dims_mapping, *rest, *chunk)
         return arg_str(said)
 
     @classmethod
@@ -68,6 +69,8 @@ class Mark:
         try:
             said: Any = parse_arg(text, "mark")
             mesh, *rest = said
+            if len(rest) not in (6, 7):
+                raise ValueError
             return cls(None if mesh is None else _mesh(mesh), *rest)
         except (ValueError, TypeError, TextError, IndexError) as error:
             raise AnnotationError(f"not the text of a mark: {text!r}") from error

@@ -202,6 +202,14 @@ class CompileOptions:
         expect(_CHUNKS, chunks=chunks)
         return self.with_chunks(ChunkPin.from_entry(*each) for each in (chunks or {}).items())
 
+    def with_chunk_texts(self, texts: Iterable[str]) -> CompileOptions:
+        """Returns the options with what a command line says of chunks.
+
+        Raises:
+            AnnotationError: If a text spells no chunk.
+        """
+        return self.with_chunks(map(ChunkPin.from_text, texts))
+
     def with_chunks(self, chunks: Iterable[ChunkPin]) -> CompileOptions:
         """Returns the options with what is computed in parts."""
         return replace(self, chunks=tuple(chunks))

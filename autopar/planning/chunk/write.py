@@ -19,6 +19,7 @@ from autopar.ir.expr.expression import Coord, Expr, IntExpr, evaluate
 from autopar.ir.layout import Layout
 from autopar.ir.memory.accumulating import OVER
 from autopar.ir.memory.kernels import written_arguments
+from autopar.ir.ops.loops import CAT, SUM, TAKE
 from autopar.ir.program import Arg, Op, OpDist, Value
 from autopar.ir.rules.distribution import rank_call
 from autopar.planning.chunk.region import Level, Region
@@ -189,9 +190,7 @@ class LoopWriter:
             start = to.write(emitted.slice_(low, high, dim), like, start, begun, shape)
         if piece.loop:
             shape = _with_size(wide, dim, size)
-            taken = Emitted(
-                "autopar.loop_take", (("trip", piece.trip), ("dim", dim), ("loop", piece.loop))
-            )
+            taken = Emitted(TAKE, (("trip", piece.trip), ("dim", dim), ("loop", piece.loop)))
             start = to.write(taken, like, start, part, shape)
         if cut.outer > 1:
             shape = _with(value, cut.dim, cut.outer * size)
@@ -243,7 +242,7 @@ class LoopWriter:
             if cut.outer > 1:
                 left = to.write(emitted.view(shape), inside, left, to.fresh(f"{left}.sides"), shape)
             if piece.loop:
-                together = Emitted("autopar.loop_cat", (("trip", piece.trip), ("dim", dim)))
+                together = Emitted(CAT, (("trip", piece.trip), ("dim", dim)))
                 last = len(pieces) == 1 and cut.outer == 1
                 new = name if last else to.fresh(f"{name}.all")
                 shape = _with_size(wide, dim, piece.trip * size)
@@ -272,7 +271,7 @@ class LoopWriter:
             if piece.loop:
                 done = is_last and dtype == value.dtype
                 new = name if done else to.fresh(f"{name}.sum")
-                left = to.write(Emitted("autopar.loop_sum"), inside, left, new, value.shape)
+                left = to.write(Emitted(SUM), inside, left, new, value.shape)
             if total:
                 new = name if dtype == value.dtype else to.fresh(f"{name}.total")
                 left = to.write(emitted.combine("sum", left, dtype), op, total, new, value.shape)
