@@ -25,19 +25,19 @@ from autopar.cost.memory.buffers import (
     Lifetimes,
 )
 from autopar.cost.memory.collectives import Collective, MemoryUse, memory_use
-from autopar.cost.memory.kernel_results import Args, Effect, effect
+from autopar.cost.memory.kernel_results import Effect, effect
+from autopar.cost.memory.known import Given, Known, Taken
 from autopar.ir.collectives import declared, is_collective
 from autopar.ir.emitted import OFFLOAD
-from autopar.ir.expr.expression import Expr, FromFirst, evaluate
 from autopar.ir.memory.joining import runs
 from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
-from autopar.ir.memory.strides import Placed, dense
+from autopar.ir.memory.strides import Placed
 from autopar.ir.memory.transfers import hosted
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
 from autopar.ir.ops.create.creation import OF_A_SHAPE
 from autopar.ir.ops.create.drawing import DRAWINGS, drawing_bytes
-from autopar.ir.program import Arg, Function, Op, Program, Value, callee_of
+from autopar.ir.program import Function, Op, Program, callee_of
 
 _STORED = {
     "parameter": PARAMETERS,
@@ -46,32 +46,6 @@ _STORED = {
     "constant": PARAMETERS,
     "optimizer_state": STATE,
 }
-
-
-class _Given(NamedTuple):
-    """What a function is called with.
-
-    Attributes:
-        operands: How each lies in memory, and which pieces of memory it is in.
-        pieces: The bytes of each piece, and whether nobody else reads it any more.
-    """
-
-    operands: tuple[tuple[Placed, tuple[int, ...]], ...]
-    pieces: tuple[tuple[int, bool], ...]
-
-
-class _Taken(NamedTuple):
-    """What a call takes, and what it leaves.
-
-    Attributes:
-        peak_bytes: The most that is there at a time while it runs, with what it was given.
-        results: How each lies in memory, and which pieces it is in: new ones behind those given.
-        nbytes: The bytes of new pieces.
-    """
-
-    peak_bytes: int
-    results: tuple[tuple[Placed, tuple[int, ...]], ...]
-    nbytes: Mapping[int, int]
 
 
 class _UnderWay(NamedTuple):
@@ -94,73 +68,14 @@ def lifetimes(
         coords: The rank's coordinates; by default 0 everywhere, where blocks are largest.
         execution: How it is executed; by default as a trainer does, on gloo.
     """
-    known = _Known(program, coords or {}, execution or Execution())
+    known = Known(program, coords or {}, execution or Execution())
     return _Walk(known, program.main).lifetimes(known.execution.kept_until)
-
-
-class _Known:
-    """What all functions of a program have in common."""
-
-    def __init__(
-        self,
-        program: Program,
-        coords: Mapping[str, int],
-        execution: Execution,
-    ) -> None:
-        self.program = program
-        # An executable program has no mesh, and its expressions have axes all the same.
-        self.coords = FromFirst(coords)
-        self.execution = execution
-        self.evaluated: dict[Expr, int] = {}
-        self.inside: dict[tuple[str, _Given], _Taken] = {}
-
-    def integer(self, size: int | Expr) -> int:
-        if isinstance(size, int):
-            return size
-        found = self.evaluated.get(size)
-        if found is None:
-            found = self.evaluated[size] = evaluate(size, self.coords)
-        return found
-
-    def shape(self, value: Value) -> tuple[int, ...]:
-        return tuple(map(self.integer, value.shape))
-
-    def dense(self, value: Value) -> Placed:
-        """Returns how a value lies in memory that is taken for it alone."""
-        shape = self.shape(value)
-        return Placed(shape, dense(shape), value.itemsize)
-
-    def plain(self, op: Op) -> Args:
-        """Returns the arguments of an op that are integers, texts or lists of integers."""
-        plain: list[tuple[str, Arg]] = []
-        for name, arg in op.args:
-            if isinstance(arg, str):
-                plain.append((name, arg))
-            elif isinstance(arg, (int, Expr)):
-                plain.append((name, self.integer(arg)))
-            elif isinstance(arg, tuple) and all(isinstance(item, (int, Expr)) for item in arg):
-                plain.append((name, tuple(self.integer(item) for item in arg)))  # type: ignore[arg-type]
-        return tuple(plain)
-
-    def taken_by(self, name: str, given: _Given) -> _Taken:
-        """Returns what a call of a function takes."""
-        key = name, given
-        if key not in self.inside:
-            self.inside[key] = _Walk(self, self.program.functions[name]).taken(given)
-        return self.inside[key]
-
-    def members(self, op: Op) -> int:
-        """Returns how many ranks take part in a collective."""
-        axes, mesh = op.arg("axes"), self.program.mesh
-        if isinstance(axes, tuple) and mesh is not None:
-            return mesh.axes_size(tuple(map(str, axes)))
-        return self.execution.group_sizes.get(str(op.arg("group")), 1)
 
 
 class _Walk:
     """Goes once over the ops of a function, in the order in which they are executed."""
 
-    def __init__(self, known: _Known, function: Function) -> None:
+    def __init__(self, known: Known, function: Function) -> None:
         self.known = known
         self.function = function
         self.async_results = async_collectives(function, known.members, known.shape)
@@ -195,7 +110,7 @@ class _Walk:
             self._extend(self.of[name], len(self.function.ops))
         return self._run(kept_until)
 
-    def taken(self, given: _Given) -> _Taken:
+    def taken(self, given: Given) -> Taken:
         """Returns what a call of the function takes."""
         count = len(self.function.ops)
         self.buffers += (
@@ -207,7 +122,7 @@ class _Walk:
         found = self._run({})
         outputs = self.function.outputs
         new = {piece for name in outputs for piece in self.of[name] if piece >= len(given.pieces)}
-        return _Taken(
+        return Taken(
             max(found.at_bytes(), default=sum(nbytes for nbytes, _ in given.pieces)),
             tuple((self.placed[name], self.of[name]) for name in outputs),
             {piece: self.buffers[piece].nbytes for piece in sorted(new)},
@@ -392,11 +307,11 @@ class _Walk:
             if not self.storage.is_dead(name, position)
             for piece in self.of[name]
         }
-        given = _Given(
+        given = Given(
             tuple((self.placed[n], tuple(numbers[p] for p in self.of[n])) for n in op.operands),
             tuple((self.buffers[piece].nbytes, piece not in kept) for piece in pieces),
         )
-        taken = self.known.taken_by(callee_of(op), given)
+        taken = self._taken_by(callee_of(op), given)
         found = dict(enumerate(pieces))
         for result, (placed, inner) in zip(op.results, taken.results, strict=True):
             for piece in inner:
@@ -407,13 +322,20 @@ class _Walk:
         known = sum(nbytes for nbytes, _ in given.pieces) + sum(taken.nbytes.values())
         self.temporary[position] += taken.peak_bytes - known
 
+    def _taken_by(self, name: str, given: Given) -> Taken:
+        """Returns what a call of a function takes."""
+        inside, key = self.known.inside, (name, given)
+        if key not in inside:
+            inside[key] = _Walk(self.known, self.known.program.functions[name]).taken(given)
+        return inside[key]
+
     def _repeat(self, op: Op, position: int) -> None:
         """Results of a loop are new, and stacked once more from what the iterations make."""
         body = self.known.program.functions[callee_of(op)]
         given = [self.known.dense(body.values[name]) for name in body.inputs]
-        taken = self.known.taken_by(
+        taken = self._taken_by(
             body.name,
-            _Given(
+            Given(
                 tuple((placed, (number,)) for number, placed in enumerate(given)),
                 tuple((placed.nbytes, False) for placed in given),
             ),
