@@ -7,7 +7,7 @@ waited for by others; those are a body of their own then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autopar.ir.collectives import is_collective
@@ -54,25 +54,36 @@ class _Growing:
     def __init__(self, main: Function, tasks: Sequence[Task | None]) -> None:
         self.bodies: list[Body] = []
         self._latest: dict[tuple[Task, Fixed], int] = {}
+        self._made_in: dict[str, int] = {}
         self._needs: dict[str, int] = {}
         self._places = {name: _place(main.values[name].dist) for name in main.inputs}
         for at, (op, task) in enumerate(zip(main.ops, tasks, strict=True)):
-            needs = 0
+            made_in = {self._made_in[name] for name in op.operands if name in self._made_in}
+            outside = 0
             for name in op.operands:
-                needs |= self._needs.get(name, 0)
+                outside |= self._needs.get(name, 0)
             if task is not None and _belongs(op) and not self._moves(op):
-                number = self._body_for(task, op, needs)
-                self.bodies[number].ops.append(at)
-                self.bodies[number].awaits |= needs & ~(1 << number)
-                needs = 1 << number
-            self._needs.update(dict.fromkeys(op.results, needs))
+                number = self._body_for(task, op, made_in, outside)
+                body = self.bodies[number]
+                body.ops.append(at)
+                body.awaits |= outside | _mask(made_in - {number})
+                self._made_in.update(dict.fromkeys(op.results, number))
+            else:
+                self._needs.update(dict.fromkeys(op.results, outside | _mask(made_in)))
             self._places.update(dict.fromkeys(op.results, _place(op.dist)))
 
-    def _body_for(self, task: Task, op: Op, needs: int) -> int:
-        """Returns the number of the body that an op with these needs may be in."""
+    def _body_for(self, task: Task, op: Op, made_in: set[int], outside: int) -> int:
+        """Returns the number of the body that an op may be in.
+
+        Args:
+            task: The task that it is a part of.
+            op: The op.
+            made_in: The bodies whose results it reads.
+            outside: The bodies for which others wait that it reads of, as bits.
+        """
         key = task, _place(op.dist)
         latest = self._latest.get(key)
-        if latest is not None and not self._waits(needs & ~(1 << latest), latest):
+        if latest is not None and not self._waits(outside | _mask(made_in - {latest}), latest):
             return latest
         number = sum(body.task == task for body in self.bodies)
         self._latest[key] = len(self.bodies)
@@ -101,6 +112,10 @@ class _Growing:
 
 def _place(dist: Layout | OpDist | None) -> Fixed:
     return () if dist is None else dist.mesh.fixed
+
+
+def _mask(numbers: Iterable[int]) -> int:
+    return sum(1 << number for number in numbers)
 
 
 def _bits(bits: int) -> Iterator[int]:

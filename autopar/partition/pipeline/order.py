@@ -106,4 +106,5 @@ def in_order(ops: Sequence[Op], times: Sequence[Time]) -> list[int]:
             missing[reader] -= 1
             if not missing[reader]:
                 heapq.heappush(ready, (max(times[reader], now), reader))
+    assert len(found) == len(ops), "ops wait for one another"
     return found

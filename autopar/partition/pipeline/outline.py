@@ -76,7 +76,6 @@ class _Outlining:
         self._program, self._main = program, program.main
         self._values = dict(self._main.values)
         self._functions = dict(program.functions)
-        self._bodies = bodies
         self._of = {at: body for body in bodies for at in body.ops}
         self._read = self._readers()
 
