@@ -192,3 +192,36 @@ def test_without_a_batch_it_is_refused() -> None:
 def test_more_microbatches_than_an_open_batch_is_planned_for_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="x is planned for 6 rows, which are fewer"):
         compiled("rows", 6, dynamic={"x": {0: "b"}, "weight": {0: "b"}}, mesh="1", microbatches=99)
+
+
+class Drawn(nn.Module):
+    """Draws for rows, for rows merged with another dimension, and by probabilities."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Returns what was drawn for rows [batch, 4, 8]."""
+        rows = F.dropout(x, 0.5) + torch.rand_like(x)
+        merged = F.dropout(x.reshape(-1, WIDTH), 0.5).view_as(x) + torch.bernoulli(x.sigmoid())
+        return rows, merged, torch.multinomial(x[:, 0].sigmoid(), 3)
+
+
+@pytest.mark.parametrize(("rows", "microbatches"), [(6, 2), (6, 3), (7, 3), (4, 4)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mesh": "1"},
+        {"mesh": "dp=2", "strategy": "data:dp"},
+        {"mesh": "dp=3,tp=2", "strategy": None, "shard": {"x": ["dp", "tp", None]}},
+        {"mesh": "dp=2", "strategy": None, "shard": {"x": [None, None, "dp"]}},
+    ],
+)
+def test_random_numbers_are_those_of_the_whole_batch(
+    tmp_path: Path, rows: int, microbatches: int, options: dict[str, Any]
+) -> None:
+    x, _ = example(rows)
+    whole = autopar.compile(Drawn(), x, mesh="1")
+    parts = autopar.compile(Drawn(), x, microbatches=microbatches, **options)
+    found = []
+    for name, each in (("whole", whole), ("parts", parts)):
+        each.save(tmp_path / name)
+        found.append([*run(tmp_path / name, {"x": x, "seed": 3}, virtual=True).values()])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
