@@ -12,8 +12,9 @@ backward pass.
 * Another backward op is in the stage of the forward op whose gradient it computes: that of what it
   reads of the forward pass. A parameter that several stages read says so for the last of them from
   which a gradient can come.
-* What only rearranges a gradient, or makes a constant, is where it is read last. Sums of several
-  gradients are in the first stage of those.
+* What only rearranges a gradient, or makes a constant, is where it is read last, and so is what is
+  made of nothing but gradients that come from outside, as those of a module's outputs do. Sums of
+  several gradients are in the first stage of those.
 """
 
 from __future__ import annotations
@@ -152,8 +153,10 @@ class Stages:
     def _find_backward(self, backward: Sequence[Op]) -> list[Op]:
         """Finds the stages of backward ops; returns those that depend on who reads them."""
         undecided = []
+        outside: set[str] = set()
         for op in backward:
-            stages = [self._backward[name] for name in op.operands if name in self._backward]
+            made = [name for name in op.operands if name in self._backward]
+            stages = [self._backward[name] for name in made if name not in outside]
             known = [*self._read_of_forward(op, min(stages, default=None))]
             if op.stage:
                 stage = op.stage
@@ -163,6 +166,8 @@ class Stages:
                 stage = max(known)
             else:
                 stage = min(stages, default=0)
+                if not stages:
+                    outside.update(op.results)
                 # What is made of several gradients is less to send than they are.
                 if len(stages) <= 1:
                     undecided.append(op)

@@ -4,6 +4,7 @@ pmodel = autopar.parallelize(model, example_inputs, mesh="dp=2,tp=4")
 
 split       a rank's program in two: forward, and backward
 wiring      what a program reads of a module and of a call, and what it gives back
+cut         where the first of them was cut into stages
 variant     one compiled program of a module: for a mode and the shapes of a batch, or all
 sized       what a variant runs in calls of the same sizes
 autograd    a call as autograd sees it

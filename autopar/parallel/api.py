@@ -33,13 +33,13 @@ from autopar.frontend.torch.step.batch import call_arguments
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
-from autopar.parallel.calls import Modes
+from autopar.parallel.calls import Modes, check_whole
 from autopar.parallel.compiling import Compiler, Layouts
 from autopar.parallel.instance import instance, skeleton
 from autopar.parallel.job import connect
 from autopar.parallel.module import ParallelModule
 from autopar.parallel.runner import Runner
-from autopar.pipeline import CompileOptions
+from autopar.pipeline import CompileOptions, check_loss_outside
 from autopar.runtime.job.device import choose_device
 from autopar.runtime.job.processes import Processes
 
@@ -61,6 +61,9 @@ def parallelize(
     torch_compile: bool = False,
     check_inputs: bool = True,
     local: bool = False,
+    pipeline: str = "",
+    schedule: str = "gpipe",
+    microbatches: int = 1,
     mesh: MeshLike | None = None,
     devices: int | None = None,
     strategy: str | None = "",
@@ -91,6 +94,10 @@ def parallelize(
     parameters are local: torch mixes up DTensors on other meshes. A `plan` may not lay out fused
     weights by their parts, as `apart` says there: the parameters are those of the model.
 
+    With a `pipeline` a parameter is a DTensor on the ranks of the stages that read it, and has no
+    elements on others. Optimizers and torch.distributed.checkpoint take these as they are, but
+    `torch.nn.utils.clip_grad_norm_` doesn't: clip with the module's own `clip_grad_norm_`.
+
     Args:
         model: The model; it isn't changed. Its values on rank 0 count. On the meta device, so are
             the parameters that are returned: call `to_empty` and load a state dict.
@@ -116,6 +123,14 @@ def parallelize(
             Of large ones each call compares a twentieth.
         local: Whether calls take this rank's part of a batch, unless they say `local=False`; see
             `ParallelModule.forward`. The example is a global batch all the same.
+        pipeline: The mesh axis along which the stages of the model lie, as in `autopar.compile`.
+            The loss is the user's, so a call runs the forward pass of all microbatches, and
+            `backward()` the backward pass of all of them.
+        schedule: In which order: `gpipe`. The others begin backward passes before, which is for
+            `autopar.compile`, where the loss is part of the step.
+        microbatches: How many the batch of a call is cut into, which pass from stage to stage.
+            Outputs and gradients are those of the whole batch: what a model computes across rows,
+            as a batch norm, is computed once for all of them.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
             or sizes, as `8` or `(2, 4)`.
         devices: In the place of a mesh: how many processes; the fastest shape is searched.
@@ -158,6 +173,10 @@ def parallelize(
         plan=plan,
         activations=activations,
     )
+    check_loss_outside(schedule)
+    options = options.in_stages(pipeline, schedule=schedule, microbatches=microbatches)
+    if local:
+        check_whole(microbatches)
     _check_strategy(options)
     _check_plan(options, plan)
     wanted = options.mesh if mesh is None else mesh

@@ -79,6 +79,19 @@ def check_tensors(call: Structure, tensors: Sequence[Tensor], absent: bool) -> N
             raise InvalidInputError(f"{label!r} is {kind}")
 
 
+def check_whole(microbatches: int) -> None:
+    """Refuses parts of a batch that is cut into microbatches, of each of which a rank has a part.
+
+    Raises:
+        InvalidInputError: If it is cut.
+    """
+    if microbatches > 1:
+        raise InvalidInputError(
+            f"local=True: of each of {microbatches} microbatches a rank reads a part, which is no"
+            " block of the batch; hand over the global batch, or leave microbatches= out"
+        )
+
+
 def described(modes: Modes, call: Structure, tensors: Sequence[Tensor], local: bool) -> str:
     """Returns what a call is, in words; without the sizes of parts."""
     parts = [

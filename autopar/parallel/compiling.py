@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.annotate import apply_pins_of
-from autopar.base.errors import AnnotationError, InvalidInputError, near_misses
+from autopar.base.errors import InvalidInputError, near_misses
 from autopar.completion.presets.strategy import AUTO
 from autopar.frontend.torch import Differentiable, capture_differentiable
 from autopar.frontend.torch.step.batch import is_among
@@ -25,12 +25,20 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program, Value
 from autopar.ir.serde import program_to_bytes
 from autopar.parallel.calls import Wanted
+from autopar.parallel.cut import Cut
 from autopar.parallel.job import Job
 from autopar.parallel.parts import of_shape
 from autopar.parallel.sharing import Plan
 from autopar.parallel.variant import Variant
 from autopar.parallel.wiring import wire
-from autopar.pipeline import Compiled, CompileOptions, compile_program, fastest_mesh, inherit
+from autopar.pipeline import (
+    Compiled,
+    CompileOptions,
+    compile_program,
+    fastest_mesh,
+    has_batch,
+    inherit,
+)
 from autopar.runtime.state.placements import check_ascending, is_split, placeable
 
 RETURNED = Origin("preset", "returned whole")
@@ -105,6 +113,7 @@ class Compiler:
         self.first: Variant | None = None
         self.labels: tuple[str, ...] = ()
         self.mesh: DeviceMesh | None = None
+        self._cut = Cut()
         self.remarks: list[str] = []
 
     @property
@@ -143,6 +152,7 @@ class Compiler:
         if self.first is None:
             self.options = replace(self.options, mesh=mesh_of(plan.serial), any_shape=False)
             self._note_layouts(plan.completed, captured)
+            self._cut = Cut.of(plan.completed)
             self.mesh = self.job.device_mesh(plan.deployment, self.options.mesh)
             if self.mesh is not None and (self.placed or not self.whole):
                 check_ascending(self.mesh.mesh)
@@ -161,6 +171,15 @@ class Compiler:
             self.options = replace(self.options, placement=placement)
         return variant
 
+    def mesh_of(self, layout: Layout) -> DeviceMesh | None:
+        """Returns the mesh of the DTensors that lie so; None if they are plain tensors.
+
+        All ranks call alike.
+        """
+        if not self.placed or self.first is None:
+            return None
+        return self.job.device_mesh(self.first.deployment, layout.mesh)
+
     def _plan(self, captured: Differentiable, layouts: Sequence[Layout]) -> Plan:
         """Returns the plan of a captured module, and notes what the user should know of it."""
         compiled = self._compiled(captured, layouts)
@@ -175,7 +194,6 @@ class Compiler:
             captured = self._capture(wanted)
             if self.first is None:
                 self._check_outputs(captured.structure.labels)
-            _check_meshes(captured.program)
         except Exception as error:
             self.job.compare_programs("", f"{type(error).__name__}: {error}")
             raise
@@ -224,9 +242,11 @@ class Compiler:
                 name: of_shape(layout, values[name].global_shape)
                 for name, layout in zip(wire(captured).batch, layouts, strict=False)
             }
-            program = inherit(program, {**self._wanted(program), **batch})
+            program = inherit(self._cut.applied(program), {**self._wanted(program), **batch})
             wishes = options.activations if captured.tangents else ()
             options = replace(options, pins=(), op_pins=(), activations=wishes)
+            if options.microbatches > 1 and not has_batch(program):
+                options = replace(options, microbatches=1)
         if options.any_shape:
             # Each of two searches has half the time.
             limit = None if options.time_limit is None else options.time_limit / 2
@@ -270,7 +290,8 @@ class Compiler:
         for at, name in enumerate(captured.returned):
             found = values[name].dist
             if not self.whole and found is not None:
-                changed[name] = placeable(found)
+                # Where a stage has it, others would have nothing to make a loss of.
+                changed[name] = replace(placeable(found), mesh=mesh)
                 if at in captured.tangents:
                     changed[captured.tangents[at]] = changed[name]
         kept = () if self.whole else captured.returned
@@ -328,15 +349,3 @@ def mesh_of(program: Program) -> ProcessMesh:
 def _changed(program: Program, values: Mapping[str, Value]) -> Program:
     main = program.main
     return program.with_main(replace(main, values={**main.values, **values}))
-
-
-def _check_meshes(program: Program) -> None:
-    """Refuses marks on slices of the mesh: a DTensor lies on all of its mesh."""
-    for value in program.main.values.values():
-        if value.dist is not None and value.dist.mesh.fixed:
-            place = value.origin.detail if value.origin else value.loc
-            raise AnnotationError(
-                f"{place}: the mark is on a part of the mesh, but a parallel module's parameters"
-                " are DTensors on all of it; compile the training step with autopar.compile, or"
-                " mark the tensor on the whole mesh"
-            )

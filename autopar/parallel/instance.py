@@ -27,7 +27,6 @@ def instance(model: nn.Module, runner: Runner, seed: int, local: bool = False) -
         local: Whether calls take the rank's part of a batch unless they say otherwise.
     """
     job, compiler = runner.job, runner.compiler
-    mesh = compiler.mesh if compiler.placed else None
     assert compiler.first is not None
     coords = compiler.first.deployment.coords_of(job.rank)
     names: dict[int, list[str]] = {}
@@ -38,7 +37,7 @@ def instance(model: nn.Module, runner: Runner, seed: int, local: bool = False) -
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
         layout = compiler.layouts.stored.get(name, Layout.replicated(compiler.options.mesh, shape))
-        held = shard_of(layout, coords, mesh)
+        held = shard_of(layout, coords, compiler.mesh_of(layout))
         shards.update(dict.fromkeys(names[id(parameter)], held))
         memo[id(parameter)] = held.parameter(parameter, job.device)
     for buffer in model.buffers():

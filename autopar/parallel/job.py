@@ -89,13 +89,15 @@ class Job:
 
         Args:
             deployment: Which rank carries out which process.
-            mesh: The mesh of the program.
+            mesh: The mesh of the program, or a part of it.
 
         Returns:
             None in a job of one process, where nothing is split.
         """
-        if isinstance(self.given, DeviceMesh) or self.size == 1:
-            return self.given if isinstance(self.given, DeviceMesh) and self.size > 1 else None
+        if self.size == 1:
+            return None
+        if isinstance(self.given, DeviceMesh) and not mesh.fixed:
+            return self.given
         assert self.watched is not None
         return self.watched.device_mesh(deployment, mesh, self.device.type)
 

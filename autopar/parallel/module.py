@@ -18,7 +18,7 @@ from autopar.parallel.autograd import Call, VariantCall
 from autopar.parallel.calls import Modes
 from autopar.parallel.runner import Runner
 from autopar.parallel.shards import Shard, clip_grad_norm, local, whole_from
-from autopar.runtime.ports.boxes import whole_box
+from autopar.runtime.ports.boxes import box_shape, whole_box
 from autopar.runtime.ports.outputs import Gathering
 from autopar.runtime.training.stepping import seed_of_step
 from autopar.runtime.weights.taking import (
@@ -326,7 +326,8 @@ class State:
         shard = self.shards.get(names[0])
         shape = tuple(tensor.shape) if shard is None else shard.shape
         box = whole_box(shape) if shard is None else shard.box
-        return Wanted(names, tensor.dtype, shape, [Part(local(tensor.detach()), box)])
+        piece = local(tensor.detach()).view(box_shape(box))
+        return Wanted(names, tensor.dtype, shape, [Part(piece, box)])
 
     def load(self, module: nn.Module, state: dict[str, Any], *_: object) -> None:
         """Lets `load_state_dict` take whole tensors: a hook that it calls first."""

@@ -22,7 +22,14 @@ from autopar.base.errors import InvalidInputError
 from autopar.frontend.torch import Dynamic
 from autopar.frontend.torch.step.batch import Path, Structure, flatten, input_label
 from autopar.ir.layout import Layout
-from autopar.parallel.calls import Modes, Wanted, check_plain, check_tensors, whole_like
+from autopar.parallel.calls import (
+    Modes,
+    Wanted,
+    check_plain,
+    check_tensors,
+    check_whole,
+    whole_like,
+)
 from autopar.parallel.compiling import Compiler
 from autopar.parallel.opening import OpenCalls, check_sizes
 from autopar.parallel.parts import peers_of, whole_layout
@@ -83,6 +90,8 @@ class Runner:
         """
         try:
             expect(FLAG, local=local)
+            if local:
+                check_whole(self.compiler.options.microbatches)
             call, tensors = flatten((args, dict(kwargs)), self._named)
             check_plain(call)
             check_tensors(call, tensors, absent=self.compiler.first is None)

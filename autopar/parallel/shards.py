@@ -1,7 +1,8 @@
 """The parameters of a parallel module: each the rank's piece of the whole one.
 
 They are DTensors, on which optimizers, gradient clipping and torch.distributed.checkpoint work, or
-plain tensors that hold the rank's piece.
+plain tensors that hold the rank's piece. Of those of other stages of a pipeline a rank holds none
+of the elements.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from torch.distributed.tensor import DTensor, Placement
 
 from autopar.ir.dims import dim_axes, dim_size
 from autopar.ir.expr.expression import evaluate
+from autopar.ir.fixed import holds
 from autopar.ir.layout import Layout
 from autopar.runtime.collectives.sending import sent_to_all
-from autopar.runtime.ports.boxes import Box, box_shape, layout_box, take
+from autopar.runtime.ports.boxes import Box, box_shape, layout_box, nothing_of, take
 from autopar.runtime.state.placements import as_dtensor, placements_of
 
 
@@ -77,7 +79,7 @@ def shard_of(layout: Layout, coords: Mapping[str, int], mesh: DeviceMesh | None)
     Args:
         layout: Of the parameter.
         coords: The rank's coordinates, and sizes that are open (see `as_coords`).
-        mesh: The mesh of DTensors; None for plain tensors.
+        mesh: The mesh of DTensors, of the ranks that hold it; None for plain tensors.
 
     Raises:
         ValueError: If a DTensor can't have this layout (see `layouts.placeable`).
@@ -86,7 +88,8 @@ def shard_of(layout: Layout, coords: Mapping[str, int], mesh: DeviceMesh | None)
     if mesh is not None and placements is None:
         raise ValueError(f"{layout} is no placement of a DTensor")
     shape = tuple(evaluate(dim_size(dim), coords) for dim in layout.dims)
-    return Shard(shape, layout, layout_box(layout, coords), mesh, placements)
+    box = layout_box(layout, coords) if holds(layout.mesh.fixed, coords) else nothing_of(shape)
+    return Shard(shape, layout, box, mesh, placements)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.base.errors import VerificationError
+from autopar.ir.collectives import is_collective
 from autopar.ir.program import Function, Op, Program
 
 BACKWARD = "backward"
@@ -66,9 +67,13 @@ def split(program: Program, outputs: Sequence[str], late: Collection[str]) -> Ha
 
 
 def first_half(program: Program, outputs: Sequence[str], late: Collection[str]) -> Program:
-    """Returns the program that computes these outputs only, without the late inputs."""
+    """Returns the program that computes these outputs only, without the late inputs.
+
+    What a rank sends is an output of others, if not of its own.
+    """
     main = program.main
-    needed = _ancestors(main.ops, outputs)
+    sent = (name for op in main.ops if is_collective(op.kind) for name in op.results)
+    needed = _ancestors(main.ops, (*outputs, *sent))
     ops = [op for op in main.ops if not needed.isdisjoint(op.results)]
     given = [name for name in main.inputs if name not in late]
     return _with_main(program, given, ops, outputs)

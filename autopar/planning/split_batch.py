@@ -35,18 +35,18 @@ def split_batch(program: Program, microbatches: int) -> Program:
     """Returns a program that takes its batch in microbatches; an empty one is left out.
 
     Args:
-        program: A serial program, of inference.
+        program: A serial program without updates: of inference, or of a module and its gradients.
         microbatches: Their number.
 
     Raises:
         InvalidInputError: If it has no batch to be split, or is a training step.
     """
-    if any(op.phase != "forward" for op in program.main.ops):
+    if any(op.phase == "update" for op in program.main.ops):
         raise InvalidInputError(
             f"microbatches={microbatches} is for inference; in training, accumulate= says into how"
             " many microbatches a batch is cut"
         )
-    bare = replace(program, mesh=None).with_main(_bare(program.main))
+    bare = _alone(program)
     parts = _needed(bare, microbatches)
     problem = _problem(bare, parts)
     legalize = Legalize(problem.cluster, problem.planner)
@@ -55,6 +55,17 @@ def split_batch(program: Program, microbatches: int) -> Program:
     ranks = Partition(problem.cluster, problem.planner)(whole)
     done = unroll(ranks.main, problem.mesh)
     return program.with_main(_with_pins(done, program.main))
+
+
+def has_batch(program: Program) -> bool:
+    """Returns whether anything of a program is a batch that may be split; one row isn't."""
+    (way, *_) = _problem(_alone(program), 2).ways
+    return bool(batch_inputs(way.graph))
+
+
+def _alone(program: Program) -> Program:
+    """Returns a program for one device, without pins."""
+    return replace(program, mesh=None).with_main(_bare(program.main))
 
 
 def _problem(program: Program, parts: int) -> Problem:

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 import autopar
 from autopar import ProcessMesh
 from autopar.annotate import shard, shard_op
-from autopar.base.errors import AnnotationError
 from autopar.compiled import CompiledModel
 from autopar.ir import program_pb2
 from autopar.ir.program import Op, Program
@@ -220,10 +219,10 @@ def test_a_forward_pass_returns_what_all_can_read() -> None:
     assert str(done.serial.main.values[port.name].dist) == "[6, 8]"
 
 
-def test_a_parallel_module_refuses_slices() -> None:
-    mesh = ProcessMesh([0], ["pp"])
-    with pytest.raises(AnnotationError, match=r"models.py:\d+.*part of the mesh, but a parallel"):
-        autopar.parallelize(Stages([mesh[0]]), batches(1, 6, 8)[0][0], mesh=mesh)
+def test_a_parallel_module_runs_on_slices() -> None:
+    mesh, (x, _) = ProcessMesh([0], ["pp"]), batches(1, 6, 8)[0]
+    model = Stages([mesh[0]])
+    torch.testing.assert_close(autopar.parallelize(model, x, mesh=mesh)(x), model(x))
 
 
 def test_only_files_with_scalars_on_slices_need_the_newest_reader() -> None:

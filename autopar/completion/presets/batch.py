@@ -29,6 +29,8 @@ def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:
     Where no input has one, a dimension may also have come behind others when it is added up, as
     behind that of layers whose results are stacked.
 
+    Gradients of outputs that come from outside are cut into as many microbatches as a batch is.
+
     Of other inputs, it is a first dimension that a product with a weight keeps apart: packed
     samples, say, which are taken apart for each to be attended to by itself. Where none has a
     batch, it may be another dimension of theirs, as the frames of packed spectra.
@@ -36,7 +38,7 @@ def batch_inputs(graph: Graph) -> Mapping[int, Stretch]:
 
     def found() -> dict[int, Stretch]:
         batch = _batch_inputs(graph) or _batch_inputs(graph, anywhere=True)
-        return batch | _packed_inputs(graph, batch)
+        return batch | _packed_inputs(graph, batch) | _gradients(graph, batch)
 
     return graph.once(batch_inputs, found)
 
@@ -52,6 +54,24 @@ def _batch_inputs(graph: Graph, *, anywhere: bool = False) -> dict[int, Stretch]
                     batches[number] = stretch
                     break
     return batches
+
+
+def _gradients(graph: Graph, batch: Mapping[int, Stretch]) -> dict[int, Stretch]:
+    """Returns the gradients of outputs that are cut into as many microbatches as a batch is.
+
+    The batch may be that of another stage.
+    """
+    found: dict[int, Stretch] = {}
+    within = {stretch.size for value, stretch in batch.items() if _is_cut(graph, value, stretch)}
+    for number, value in enumerate(graph.values):
+        if value.role == "gradient" and graph.producer[number] is None and value.shape:
+            cut = (each for each in _stretches(graph, number) if _is_cut(graph, number, each))
+            found.update((number, each) for each in cut if each.size in within or not batch)
+    return found
+
+
+def _is_cut(graph: Graph, value: int, stretch: Stretch) -> bool:
+    return stretch.size != graph.values[value].global_shape[stretch.dim]
 
 
 def _packed_inputs(graph: Graph, others: Collection[int]) -> dict[int, Stretch]:

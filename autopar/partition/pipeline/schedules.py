@@ -95,11 +95,14 @@ class Schedule:
         order: Returns the tasks of each process in order.
         turns: How many stages a process has where the model is cut automatically.
         in_v: Whether the last of two stages is on the first process, beside the first one.
+        apart: Whether all forward passes are done before a backward pass begins, as where the
+            loss is made of what all of them return.
     """
 
     order: Callable[[Pipeline], Orders]
     turns: int = 1
     in_v: bool = False
+    apart: bool = False
 
     def pipeline(self, processes: int, stages: int, microbatches: int) -> Pipeline:
         """Returns what is to be scheduled."""
@@ -113,7 +116,7 @@ class Schedule:
 SCHEDULES: Mapping[str, Schedule] = {
     "1f1b": Schedule(one_forward_one_backward),
     "interleaved": Schedule(one_forward_one_backward, turns=2),
-    "gpipe": Schedule(gpipe),
+    "gpipe": Schedule(gpipe, apart=True),
     "zb-h1": Schedule(zero_bubble),
     "zb-h2": Schedule(full(lambda processes: 2 * processes - 1)),
     "zb-v": Schedule(zero_bubble_v, turns=2, in_v=True),

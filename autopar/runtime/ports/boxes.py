@@ -53,6 +53,12 @@ def blocks(size: int, parts: int) -> list[tuple[int, int]]:
     return [(start, min(block, size - start)) for start in starts]
 
 
+def nothing_of(shape: Sequence[int]) -> Box:
+    """Returns the box of a rank that holds no element of a tensor; a number's has a dimension."""
+    first, *others = shape or (1,)
+    return ((Extent(first, 0, 0),), *whole_box(others))
+
+
 def resolve_box(
     box: Sequence[Sequence[BoxDim]], shape: Sequence[IntExpr], coords: Mapping[str, int]
 ) -> Box:

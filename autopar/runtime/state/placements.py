@@ -4,6 +4,8 @@ A DTensor splits a whole dimension over one mesh axis, as `torch.chunk` does: in
 ceil(S/n), which are ours. Over several axes it splits block by block, so the blocks are ours only
 where they divide evenly and the major axis comes first. Splits within a dimension (heads, the
 parts of a fused weight) have no placement that torch.distributed.checkpoint could save.
+
+What lies on a part of the mesh is a DTensor on a mesh of that part's ranks; others hold nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +19,30 @@ from autopar.base.errors import InvalidInputError
 from autopar.ir.deployment import Deployment
 from autopar.ir.dims import DimLayout, SubDim, dim_axes, dim_size
 from autopar.ir.expr.facts import divides
+from autopar.ir.fixed import indices_of
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 
 
 def placements_of(layout: Layout) -> tuple[Placement, ...] | None:
-    """Returns the placement per mesh axis that a layout is; None if there is none."""
+    """Returns the placement per axis of torch's mesh that a layout is; None if there is none."""
     if layout.partial or placeable(layout) != layout.normalized():
         return None
     found: dict[str, Placement] = {}
     for at, dim in enumerate(layout.normalized().dims):
         found.update((axis, Shard(at)) for axis in dim_axes(dim))
-    return tuple(found.get(axis, Replicate()) for axis in layout.mesh.dim_names)
+    return tuple(found.get(axis, Replicate()) for axis in axes_of(layout.mesh))
+
+
+def axes_of(mesh: ProcessMesh) -> dict[str, int]:
+    """Returns the sizes of the axes that a mesh of torch's has for a mesh or a part of one.
+
+    A box has as many entries as indices along its axes. A mesh of torch's has an axis at least.
+    """
+    fixed = {axis: len(indices_of(index)) for axis, index in mesh.fixed}
+    sizes = {**mesh.root.axis_sizes(), **fixed} if fixed else dict(mesh.axis_sizes())
+    kept = {axis: size for axis, size in sizes.items() if fixed.get(axis) != 1}
+    return kept or dict(list(sizes.items())[-1:])
 
 
 def device_mesh_of(deployment: Deployment, mesh: ProcessMesh, device: str) -> DeviceMesh:
@@ -36,16 +50,17 @@ def device_mesh_of(deployment: Deployment, mesh: ProcessMesh, device: str) -> De
 
     Args:
         deployment: Which rank carries out which process.
-        mesh: The mesh of the program.
+        mesh: The mesh of the program, or a part of it.
         device: The type of the devices, as `cpu`.
     """
-    return DeviceMesh(device, ranks_of(deployment, mesh), mesh_dim_names=mesh.dim_names)
+    return DeviceMesh(device, ranks_of(deployment, mesh), mesh_dim_names=tuple(axes_of(mesh)))
 
 
 def ranks_of(deployment: Deployment, mesh: ProcessMesh) -> Tensor:
-    """Returns the ranks that carry out the processes of a mesh, in its shape."""
+    """Returns the ranks that carry out the processes of a mesh, in the shape of `axes_of`."""
     rank_of = {entry.process_id: rank for rank, entry in enumerate(deployment.ranks)}
-    return torch.tensor([rank_of[process] for process in mesh.ids]).reshape(mesh.shape)
+    shape = tuple(axes_of(mesh).values())
+    return torch.tensor([rank_of[process] for process in mesh.ids]).reshape(shape)
 
 
 def check_ascending(ranks: Tensor) -> None:
