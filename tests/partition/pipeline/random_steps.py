@@ -23,6 +23,8 @@ STEPS = 2
 
 MESHES = ("pp=2", "pp=3", "pp=4", "pp=2,dp=2", "dp=2,pp=2", "pp=2,tp=2", "dp=3,pp=2", "pp=3,tp=2")
 LAYERS = ("linear", "attention", "convolution", "norm", "gated", "experts", "recurrent")
+STATEFUL = ("statistics", "counted", "averaged")
+"""Layers with buffers, which each microbatch reads as the one before has left them."""
 
 
 class Layer(nn.Module):
@@ -38,6 +40,14 @@ class Layer(nn.Module):
             self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
         if kind == "convolution":
             self.convolution = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        if kind == "statistics":
+            self.statistics = nn.BatchNorm1d(WIDTH)
+        self.count: Tensor
+        self.average: Tensor
+        if kind == "counted":
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        if kind == "averaged":
+            self.register_buffer("average", torch.zeros(WIDTH))
         if kind == "recurrent":
             self.recurrent = nn.GRU(WIDTH, WIDTH, batch_first=True)
 
@@ -52,6 +62,17 @@ class Layer(nn.Module):
         if self.kind == "norm":
             normed: Tensor = self.norm(x + aside)
             return normed
+        if self.kind == "statistics":
+            centred: Tensor = self.statistics(x.transpose(1, 2))
+            return centred.transpose(1, 2) + aside
+        if self.kind == "counted":
+            self.count += 1
+            x = x / (1 + 0.1 * self.count)
+        if self.kind == "averaged":
+            # What is kept is read before it is written, and again by the next microbatch.
+            before = self.average
+            self.average = 0.9 * before + 0.1 * (x + aside).mean((0, 1)).detach()
+            x = x - before
         if self.kind == "recurrent":
             states: Tensor = self.recurrent(x)[0]
             return states
@@ -72,7 +93,9 @@ class Model(nn.Module):
         super().__init__()
         count = chosen.randint(max(stages, 2), 2 * max(stages, 2))
         self.tokens = nn.Embedding(WORDS, WIDTH)
-        self.layers = nn.ModuleList(Layer(chosen.choice(LAYERS)) for _ in range(count))
+        self.layers = nn.ModuleList(
+            Layer(chosen.choice((*LAYERS, *STATEFUL))) for _ in range(count)
+        )
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
         if chosen.random() < 0.4:
             self.head.weight = self.tokens.weight
@@ -169,7 +192,7 @@ class RandomStep:
         )
 
     def on_one_device(self) -> list[float]:
-        """Returns the losses of a loop that accumulates gradients, by rows."""
+        """Returns the losses, and buffers, of a loop that accumulates gradients, by rows."""
         model = copy.deepcopy(self.model)
         optimizer, losses = self._optimizer(model), []
         for _ in range(STEPS):
@@ -184,17 +207,26 @@ class RandomStep:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
             losses.append(total)
-        return losses
+        return [*losses, *_buffers(model, model.state_dict())]
 
     def on_virtual_mesh(self, build: Path) -> list[float]:
-        """Returns the losses of a build whose ranks all run here."""
+        """Returns the losses, and buffers, of a build whose ranks all run here."""
         with autopar.load(build, virtual=True) as trainer:
-            return [float(trainer.step(self.batch)) for _ in range(STEPS)]
+            return self.trained(trainer)
+
+    def trained(self, trainer: Any) -> list[float]:
+        """Returns the losses, and buffers, of a trainer."""
+        losses = [float(trainer.step(self.batch)) for _ in range(STEPS)]
+        return [*losses, *_buffers(self.model, trainer.state_dict())]
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         if self.adam:
             return torch.optim.AdamW(model.parameters(), 0.01)
         return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+
+def _buffers(model: nn.Module, state: Mapping[str, Tensor]) -> list[float]:
+    return [number for name, _ in model.named_buffers() for number in state[name].view(-1).tolist()]
 
 
 def _presets(mesh: str) -> list[tuple[str, str]]:
