@@ -23,8 +23,9 @@ from autopar.completion.complete import propagated
 from autopar.completion.decisions import decisive_ops
 from autopar.completion.propagate.solve import SHARES_STORAGE
 from autopar.ir.activations import NUMBERED, choice_of
-from autopar.ir.layout import Origin
-from autopar.ir.program import STORED_ROLES, Function, Op, Program, Value
+from autopar.ir.fixed import Fixed
+from autopar.ir.layout import Layout, Origin
+from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Program, Value
 from autopar.pipeline.decided import Decided
 
 ROUNDS = 4
@@ -144,14 +145,34 @@ def _other_ops(main: Function, again: Function) -> Iterator[str]:
 
 
 def _other_values(main: Function, again: Function) -> Iterator[str]:
-    """Yields the inputs that lie otherwise, and results that lie otherwise than they are made."""
-    made = {name for op in main.ops for name in op.results}
+    """Yields what lies otherwise: inputs, what is returned, and what goes to another slice."""
+    follow = _made(main) - set(_sent(main))
     updated = dict(main.aliases)
     for name, value in main.values.items():
         other = again.values[name]
         differs = value.dist is not None and other.dist is not None and value.dist != other.dist
-        if differs and name not in updated and (name not in made or name in main.outputs):
+        if differs and name not in updated and (name not in follow or name in main.outputs):
             yield name
+
+
+def _made(main: Function) -> set[str]:
+    return {name for op in main.ops for name in op.results}
+
+
+def _sent(main: Function) -> Iterator[str]:
+    """Yields the values that are kept, or read, on another part of the mesh than they are made."""
+    places: dict[str, Fixed] = {}
+    for op in main.ops:
+        here = _fixed(op.dist)
+        yield from (name for name in op.operands if places.get(name, here) != here)
+        for name in op.results:
+            places[name] = here
+            if _fixed(main.values[name].dist) != here:
+                yield name
+
+
+def _fixed(dist: Layout | OpDist | None) -> Fixed:
+    return () if dist is None else dist.mesh.fixed
 
 
 def _activations(main: Function) -> Iterator[PinnedActivations]:

@@ -168,6 +168,52 @@ def test_a_pipeline_is_compiled_again_from_its_plan(
     assert programs(compiled_chain(plan=plan)) == programs(first)
 
 
+class Shared(nn.Module):
+    """Stages that share a table, of which one reads the first one's result again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(64, 16)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+        self.early, self.scores = nn.Linear(16, 64), nn.Linear(16, 64, bias=False)
+        self.scores.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        first = torch.tanh(self.layers[0](x))
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return self.scores(x + first) + self.early(first)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "schedule"),
+    [("pp=3", "1f1b"), ("pp=2,tp=2", "dualpipe-v"), ("dp=2,pp=2", "interleaved"), ("pp=2", "zb-v")],
+)
+def test_a_pipeline_that_trains_is_compiled_again_from_its_plan(
+    mesh: str, schedule: str, tmp_path: Path
+) -> None:
+    def compiled_stages(**options: Any) -> CompiledModel:
+        torch.manual_seed(0)
+        model, ids = Shared(), torch.zeros(8, 4, dtype=torch.int64)
+        return autopar.compile(
+            model,
+            (ids, ids),
+            loss=loss,
+            optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+            accumulate=4,
+            mesh=mesh,
+            pipeline="pp",
+            schedule=schedule,
+            **options,
+        )
+
+    first = compiled_stages()
+    plan = tmp_path / "plan.yaml"
+    autopar.save_plan(first, plan)
+    assert programs(compiled_stages(plan=plan)) == programs(first)
+
+
 def test_marks_on_slices_go_with_a_plan(tmp_path: Path) -> None:
     mesh = ProcessMesh([[0, 1], [2, 3]], dim_names=["side", "tp"])
 
