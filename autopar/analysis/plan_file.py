@@ -21,12 +21,13 @@ from autopar.base.errors import Loc
 from autopar.base.file import check_file, write_file
 from autopar.completion.complete import propagated
 from autopar.completion.decisions import decisive_ops
+from autopar.completion.problem.problem import Problem
 from autopar.completion.propagate.solve import SHARES_STORAGE
+from autopar.completion.submesh.slices import without_brought
 from autopar.ir.activations import NUMBERED, choice_of
 from autopar.ir.fixed import Fixed
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Program, Value
-from autopar.pipeline.decided import Decided
 
 ROUNDS = 4
 """How often a plan is completed to find what it lacks; then it pins everything."""
@@ -48,7 +49,9 @@ def plan_of(what: Explainable) -> str:
     """
     decided = decided_of(what)
     completed = decided.completed
-    values, ops = _needed(decided)
+    # It is completed again from what the user has, and what is added then is added again.
+    completed = completed.with_main(without_brought(completed.main))
+    values, ops = _needed(decided.problem, completed)
     main = completed.main
     pinned = "1 is" if len(ops) == 1 else f"{len(ops) or 'none'} are"
     count = f"{len(main.ops)} ops, of which {pinned} pinned; the others follow"
@@ -79,10 +82,9 @@ def save_plan(what: Explainable, path: str | Path) -> None:
     write_file(path, [plan_of(what)])
 
 
-def _needed(decided: Decided) -> tuple[set[str], set[str]]:
+def _needed(problem: Problem, completed: Program) -> tuple[set[str], set[str]]:
     """Returns the values, and the ops by their first results, that a plan must pin."""
-    completed, problem = decided.completed, decided.problem
-    main, calls = completed.main, decided.problem.calls
+    main, calls = completed.main, problem.calls
     renewed = set(_renewed(main))
     values = {value.name for value in main.values.values() if _is_given(main, value)}
     ops = {op.results[0] for op in decisive_ops(completed, calls)} - renewed

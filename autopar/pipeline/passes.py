@@ -216,13 +216,14 @@ def annotated(program: Program, options: CompileOptions) -> Program:
     program = chunked(program, options.chunks, phases_apart=options.phases_apart)
     if options.apart:
         program = split_fused_weights(program)
-    if options.pins:
-        program = apply_pins(program, options.mesh, options.pins)
-    program = apply_op_pins(program, options.op_pins)
     program = apply_activations(program, options.activations)
     if options.pipeline in options.mesh.dim_names and not has_stages(program.main):
         program = cut_into_stages(program, options.pipeline, options.schedule, options.cluster)
     program = apply_stages(program, options.pipeline)
+    # A plan names the ops, sums of several stages among them, that there are in stages.
+    if options.pins:
+        program = apply_pins(program, options.mesh, options.pins)
+    program = apply_op_pins(program, options.op_pins)
     refuse_unexecuted(program, options.pipeline)
     return program
 

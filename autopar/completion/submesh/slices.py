@@ -26,6 +26,24 @@ CompleteOn = Callable[[Function, ProcessMesh, str], Function]
 """Completes a function on a slice of the mesh, which is like all those that a text names."""
 
 
+BROUGHT = Origin("implied", "read there by several microbatches")
+"""Why there is an op that brings a slice what is stored elsewhere."""
+
+
+def without_brought(function: Function) -> Function:
+    """Returns a complete function without the ops that completion has added to bring something."""
+    sources = {op.results[0]: op.operands[0] for op in function.ops if op.origin == BROUGHT}
+    if not sources:
+        return function
+    ops = tuple(
+        op.with_operands([sources.get(name, name) for name in op.operands])
+        for op in function.ops
+        if op.results[0] not in sources
+    )
+    values = {name: value for name, value in function.values.items() if name not in sources}
+    return replace(function, ops=ops, values=values)
+
+
 def complete_slices(
     function: Function, places: Places, mesh: ProcessMesh, complete_on: CompleteOn
 ) -> Function:
@@ -133,7 +151,7 @@ class _Slices:
         if self._is_kept(name, axes):
             return _on(value, mesh)
         free = replace(value, dist=None, origin=None)
-        arriving = value.dist or self._layout(name)
+        arriving = (None if _is_decided(value) else value.dist) or self._layout(name)
         made_at = self.made_at.get(name)
         if arriving is None or (made_at is not None and self._axes(made_at) == axes):
             return free
@@ -210,11 +228,16 @@ class _Brought:
         value = self._slices.value_at(name, place)
         self._values[known] = replace(value, name=known, role="activation")
         mesh = self._slices.mesh.at(place)
-        origin = Origin("implied", "read there by several microbatches")
         args = (("self", Ref(name)),)
         return Op(
-            emitted.alias().kind, args, (known,), OpDist(mesh), origin, reader.loc, reader.stage
+            emitted.alias().kind, args, (known,), OpDist(mesh), BROUGHT, reader.loc, reader.stage
         )
+
+
+def _is_decided(value: Value) -> bool:
+    """Whether it was decided before how a value is stored: then not because of its readers."""
+    decided = value.origin is not None and value.origin.kind == "inherited"
+    return decided and value.role in STORED_ROLES
 
 
 def _on(value: Value, mesh: ProcessMesh) -> Value:
