@@ -53,7 +53,7 @@ class _Apart:
         self.gone.add(added.results)
         sums = [f"{name}.sum" for name in added.operands]
         for name, total in zip(added.operands, sums, strict=True):
-            self.values[total] = replace(self._main.values[op.results[0]], name=total)
+            self.values[total] = replace(self._value(op.results[0]), name=total)
             one = replace(op, args=(("self", Ref(name)),), results=(total,))
             yield from self.instead_of(replace(one, stage=self._stage(name)))
         yield replace(
@@ -62,11 +62,12 @@ class _Apart:
 
     def _is_split(self, op: Op, added: Op) -> bool:
         """Returns whether what is summed up is a sum of what two stages make, and nothing else."""
-        values, operands = self._main.values, added.operands
+        operands = added.operands
         if added.kind != _ADD or added.arg("alpha", 1) != 1 or len(set(operands)) != 2:
             return False
         (result,) = added.results
-        alike = {(values[name].dtype, values[name].shape) for name in (*operands, *op.results)}
+        values = map(self._value, (*operands, *op.results))
+        alike = {(value.dtype, value.shape) for value in values}
         return (
             len(alike) == 1
             and len(self._readers[result]) == 1
@@ -75,6 +76,9 @@ class _Apart:
             and all(self._producers[name].loops == op.loops for name in operands)
             and len(set(map(self._stage, operands))) == 2
         )
+
+    def _value(self, name: str) -> Value:
+        return self.values.get(name) or self._main.values[name]
 
     def _stage(self, name: str) -> int:
         return self._producers[name].stage

@@ -18,7 +18,8 @@ from autopar.cost import Cluster, CommunicationModel, ReshardPlanner
 from autopar.cost.evaluation import evaluate
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.program import Program
-from autopar.partition import Coalesce, Partition, Prefetch, UnrollLoops
+from autopar.ir.unroll import unrolled
+from autopar.partition import Coalesce, Partition, Prefetch
 from tests.completion.search.enumerated import CLUSTERS, random_program
 from tests.fuzz.programs import random_case
 from tests.fuzz.programs import random_pins as pins_of
@@ -37,7 +38,7 @@ def check(program: Program, cluster: Cluster, strategy: str | None) -> None:
     planner = ReshardPlanner(CommunicationModel(cluster, program.mesh))
     done = planned(Problem.from_program(program, cluster, planner), strategy, Watch())
     ranks = Partition(cluster, planner)(Legalize(cluster, planner)(done.program))
-    ranks = UnrollLoops()(ranks)
+    ranks = unrolled(ranks)
     joined = Prefetch()(Coalesce(cluster)(ranks))
     seconds = evaluate(joined, cluster).serialized_seconds
     assert seconds == pytest.approx(done.seconds, rel=EXACT)
