@@ -268,7 +268,7 @@ class Mixed(nn.Module):
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
         self.tokens, self.norm = nn.Embedding(CLASSES, 8), nn.LayerNorm(8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, bias=False, batch_first=True)
         self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
         self.drop = nn.Dropout(chance.choice([0.0, 0.5]))
         self.head = nn.Linear(8, CLASSES, bias=chance.random() < 0.5)
