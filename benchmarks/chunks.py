@@ -89,10 +89,9 @@ def under_autograd(sizes: Sizes, loss: Callable[[Tensor, Tensor, Tensor], Tensor
     weight.requires_grad_()
 
     def step() -> Tensor:
-        hidden.grad = weight.grad = None
-        loss(hidden, weight, target).backward()
-        assert weight.grad is not None
-        return weight.grad
+        of_hidden, of_weight = torch.autograd.grad(loss(hidden, weight, target), (hidden, weight))
+        del of_hidden
+        return of_weight
 
     return step
 
