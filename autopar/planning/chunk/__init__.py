@@ -24,8 +24,8 @@ from autopar.planning.chunk.region import Region, grown, levels_in, with_bodies
 from autopar.planning.chunk.split import Cut, is_splittable
 from autopar.planning.chunk.write import LoopWriter, Writer
 
-_NEAR = 0.9
-"""Of the most bytes that a cut saves: what saves as many is as good."""
+_NEAR = 0.1
+"""Relative difference of the bytes that cuts save which doesn't count."""
 
 REPORTED = "chunk"
 """The category of report entries."""
@@ -157,7 +157,8 @@ def _cut(
             f" {why}; name another value or dimension, or leave it out"
         )
     saved = [_saved(region, values) for region in found]
-    best = [each for each, bytes_ in zip(found, saved, strict=True) if bytes_ >= _NEAR * max(saved)]
+    least = max(saved) - _NEAR * abs(max(saved))
+    best = [region for region, each in zip(found, saved, strict=True) if each >= least]
     # Processes share what is in front of what is cut; alone, one has its rows side by side.
     shared = program.mesh is not None and program.mesh.size > 1
     return _written(max(best, key=_in_front) if shared else min(best, key=_in_front))
