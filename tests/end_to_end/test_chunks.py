@@ -331,6 +331,13 @@ def test_many_random_steps(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)
 
 
+def test_chunks_in_a_pipeline_are_refused() -> None:
+    model = Head(cross_entropy())
+    batch = torch.ones(12, 8), torch.ones(12, dtype=torch.int64)
+    with pytest.raises(AnnotationError, match="'head' is computed in chunks, and a schedule of"):
+        compiled(model, batch, "pp=2", chunks={"head": (0, 4)}, pipeline="pp")
+
+
 @pytest.mark.parametrize(
     ("chunks", "message"),
     [

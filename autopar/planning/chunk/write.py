@@ -126,8 +126,8 @@ class LoopWriter:
             for op in self.level.ops:
                 self._copy(op, piece)
             made.append([self._left(op, at, piece, alone=alone) for op, at in left])
-        for (op, at), parts in zip(left, zip(*made, strict=True), strict=True):
-            self._join(op, at, parts)
+        for (op, at), lefts in zip(left, zip(*made, strict=True), strict=True):
+            self._join(op, at, lefts)
 
     def _is_read(self, name: str) -> bool:
         """Whether anything else reads a result as a whole."""
