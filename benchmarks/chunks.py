@@ -17,8 +17,9 @@ import argparse
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -89,10 +90,9 @@ def under_autograd(sizes: Sizes, loss: Callable[[Tensor, Tensor, Tensor], Tensor
     weight.requires_grad_()
 
     def step() -> Tensor:
-        hidden.grad = weight.grad = None
-        loss(hidden, weight, target).backward()
-        assert weight.grad is not None
-        return weight.grad
+        of_hidden, of_weight = torch.autograd.grad(loss(hidden, weight, target), (hidden, weight))
+        del of_hidden
+        return of_weight
 
     return step
 
@@ -184,13 +184,17 @@ def ways(
     yield "eager", lambda: measured(under_autograd(sizes, plain), repeats)
     yield "torch.compile", lambda: measured(under_autograd(sizes, compiled), repeats)
     for count in parts:
-        yield f"auto-chunker {count}", lambda n=count: _auto_chunked(sizes, n, repeats)
+        yield f"auto-chunker {count}", partial(_auto_chunked, sizes, count, repeats)
     if hasattr(F, "linear_cross_entropy"):
         yield "linear_cross_entropy", lambda: measured(under_autograd(sizes, _linear), repeats)
     for count in parts:
-        yield f"by hand {count}", lambda n=count: measured(by_hand(sizes, n), repeats)
+        yield f"by hand {count}", partial(_by_hand, sizes, count, repeats)
     for count in (1, *parts):
-        yield f"autopar {count}", lambda n=count: by_autopar(sizes, n, repeats)
+        yield f"autopar {count}", partial(by_autopar, sizes, count, repeats)
+
+
+def _by_hand(sizes: Sizes, parts: int, repeats: int) -> Measured:
+    return measured(by_hand(sizes, parts), repeats)
 
 
 def _linear(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
@@ -235,7 +239,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="beginnings of names")
     given = parser.parse_args()
     sizes = Sizes(given.rows, given.width, given.classes)
-    found: Mapping[str, Measured | str] = {}
     eager: Measured | None = None
     print(f"{'way':24} {'peak MiB':>9} {'predicted':>10} {'CPU s':>6} {'/ eager':>8} {'error':>8}")
     for name, way in ways(sizes, given.parts, given.repeats):

@@ -22,6 +22,7 @@ from autopar.annotate import (
     without_offload,
 )
 from autopar.base.collector import paused_collector
+from autopar.base.errors import AnnotationError
 from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.kept_whole import kept_whole
@@ -214,6 +215,12 @@ def annotated(program: Program, options: CompileOptions) -> Program:
     if options.microbatches > 1:
         program = split_batch(program, options.microbatches)
     program = chunked(program, options.chunks, phases_apart=options.phases_apart)
+    if options.pipeline and (loops := loops_reported(program)):
+        raise AnnotationError(
+            f"{loops[0].loc}: {loops[0].subject!r} is computed in chunks, and a schedule of"
+            f" pipeline={options.pipeline!r} would tell their phases apart, which isn't carried out"
+            " yet; leave out one of both"
+        )
     if options.apart:
         program = split_fused_weights(program)
     program = apply_activations(program, options.activations)

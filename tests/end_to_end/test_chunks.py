@@ -268,7 +268,7 @@ class Mixed(nn.Module):
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
         self.tokens, self.norm = nn.Embedding(CLASSES, 8), nn.LayerNorm(8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, bias=False, batch_first=True)
         self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
         self.drop = nn.Dropout(chance.choice([0.0, 0.5]))
         self.head = nn.Linear(8, CLASSES, bias=chance.random() < 0.5)
@@ -329,6 +329,13 @@ def test_a_random_step(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(100, 400))
 def test_many_random_steps(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)
+
+
+def test_chunks_in_a_pipeline_are_refused() -> None:
+    model = Head(cross_entropy())
+    batch = torch.ones(12, 8), torch.ones(12, dtype=torch.int64)
+    with pytest.raises(AnnotationError, match="'head' is computed in chunks, and a schedule of"):
+        compiled(model, batch, "pp=2", chunks={"head": (0, 4)}, pipeline="pp")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ behind this sees ordinary ops, which count as often as they run.
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +23,9 @@ from autopar.planning.chunk.order import in_order
 from autopar.planning.chunk.region import Region, grown, levels_in, with_bodies
 from autopar.planning.chunk.split import Cut, is_splittable
 from autopar.planning.chunk.write import LoopWriter, Writer
+
+_NEAR = 0.1
+"""Relative difference of the bytes that cuts save which doesn't count."""
 
 REPORTED = "chunk"
 """The category of report entries."""
@@ -152,7 +156,18 @@ def _cut(
             f"{wanted[0].place}: {wanted[0].name!r} can't be computed in {wanted[0].parts} parts:"
             f" {why}; name another value or dimension, or leave it out"
         )
-    return _written(max(found, key=lambda region: _saved(region, values)))
+    saved = [_saved(region, values) for region in found]
+    least = max(saved) - _NEAR * abs(max(saved))
+    best = [region for region, each in zip(found, saved, strict=True) if each >= least]
+    # Processes share what is in front of what is cut; alone, one has its rows side by side.
+    shared = program.mesh is not None and program.mesh.size > 1
+    return _written(max(best, key=_in_front) if shared else min(best, key=_in_front))
+
+
+def _in_front(region: Region) -> int:
+    """Returns how often there is what is cut, side by side."""
+    cut, shape = region.cuts[region.seed], region.main.values[region.seed].shape
+    return cut.outer * math.prod(size for size in shape[: cut.dim] if isinstance(size, int))
 
 
 def _saved(region: Region, values: Collection[str]) -> float:

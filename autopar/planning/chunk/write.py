@@ -17,7 +17,7 @@ from autopar.ir.emitted import Emitted
 from autopar.ir.expr.at_rank import arg_at
 from autopar.ir.expr.expression import Coord, Expr, IntExpr, evaluate
 from autopar.ir.layout import Layout
-from autopar.ir.memory.accumulating import OVER
+from autopar.ir.memory.accumulating import ADDS, OVER
 from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.ops.loops import CAT, SUM, TAKE
 from autopar.ir.program import Arg, Op, OpDist, Value
@@ -114,13 +114,20 @@ class LoopWriter:
         pieces = [Piece(self.loop if full > 1 else "", 0, full, "part")]
         if parts > full:
             pieces.append(Piece("", full, 1, "rest"))
+        left = [
+            (op, at)
+            for op in self.level.ops
+            for at, name in enumerate(op.results)
+            if name not in self.level.again and self._is_read(name)
+        ]
+        alone, made = len(pieces) == 1, list[list[str]]()
+        # What a loop leaves is there before the rest begins.
         for piece in pieces:
             for op in self.level.ops:
                 self._copy(op, piece)
-        for op in self.level.ops:
-            for at, name in enumerate(op.results):
-                if name not in self.level.again and self._is_read(name):
-                    self._leave(op, at, pieces)
+            made.append([self._left(op, at, piece, alone=alone) for op, at in left])
+        for (op, at), lefts in zip(left, zip(*made, strict=True), strict=True):
+            self._join(op, at, lefts)
 
     def _is_read(self, name: str) -> bool:
         """Whether anything else reads a result as a whole."""
@@ -219,65 +226,69 @@ class LoopWriter:
             self._names[name, piece.suffix] = new
         return new
 
-    def _leave(self, op: Op, at: int, pieces: Sequence[Piece]) -> None:
-        """Adds what makes a whole of what iterations leave of a result."""
-        name, part = op.results[at], self.region.ops[op.results].results[at]
-        lefts = [self._names[name, piece.suffix] for piece in pieces]
-        if isinstance(part, Cut):
-            self._cat(op, name, part, lefts, pieces)
-        else:
-            self._sum(op, name, lefts, pieces)
+    def _left(self, op: Op, at: int, piece: Piece, *, alone: bool) -> str:
+        """Adds what a piece leaves of a result; returns its name.
 
-    def _cat(
-        self, op: Op, name: str, cut: Cut, lefts: Sequence[str], pieces: Sequence[Piece]
-    ) -> None:
-        to, value, dim = self.to, self.region.main.values[name], cut.dim + (cut.outer > 1)
-        joined, wide = [], _with(value, cut.dim, *_sides(cut, cut.inner))
-        for left, piece in zip(lefts, pieces, strict=True):
-            inside, size = (
-                self._inside(op, piece),
-                cut.block if piece.suffix == "part" else cut.rest,
-            )
-            shape = _with_size(wide, dim, size)
-            if cut.outer > 1:
-                left = to.write(emitted.view(shape), inside, left, to.fresh(f"{left}.sides"), shape)
+        Args:
+            op: The op.
+            at: The result's position.
+            piece: The piece.
+            alone: Whether there is no other one.
+        """
+        name, cut = op.results[at], self.region.ops[op.results].results[at]
+        value, part = self.region.main.values[name], self._names[op.results[at], piece.suffix]
+        to, inside = self.to, self._inside(op, piece)
+        if not isinstance(cut, Cut):
+            wide = _wide(value)
+            if wide != value.dtype:
+                new = to.fresh(f"{part}.{wide}")
+                part = to.write(emitted.to_dtype(wide), inside, part, new, value.shape, wide)
             if piece.loop:
-                together = Emitted(CAT, (("trip", piece.trip), ("dim", dim)))
-                last = len(pieces) == 1 and cut.outer == 1
-                new = name if last else to.fresh(f"{name}.all")
-                shape = _with_size(wide, dim, piece.trip * size)
-                left = to.write(together, inside, left, new, shape)
-            joined.append(left)
-        if len(joined) > 1:
-            new = name if cut.outer == 1 else to.fresh(f"{name}.wide")
-            made = emitted.cat(joined, dim)
-            to.values[new] = replace(value, name=new, shape=wide)
-            to.ops.append(replace(made.instead_of(op, new), dist=None, origin=None, plan=()))
-            joined = [new]
+                new = name if alone and wide == value.dtype else to.fresh(f"{name}.sum")
+                part = to.write(Emitted(SUM), inside, part, new, value.shape)
+            return part
+        dim, size = cut.dim + (cut.outer > 1), cut.block if piece.suffix == "part" else cut.rest
+        shape = _with(value, cut.dim, *_sides(cut, size))
         if cut.outer > 1:
-            shape = _with(value, cut.dim, cut.outer * cut.inner)
-            to.write(emitted.view(shape), op, joined[0], name, shape)
+            new = to.fresh(f"{part}.sides")
+            part = to.write(emitted.view(shape), inside, part, new, shape)
+        if piece.loop:
+            new = name if alone and cut.outer == 1 else to.fresh(f"{name}.all")
+            together = Emitted(CAT, (("trip", piece.trip), ("dim", dim)))
+            shape = _with_size(shape, dim, piece.trip * size)
+            part = to.write(together, inside, part, new, shape)
+        return part
 
-    def _sum(self, op: Op, name: str, lefts: Sequence[str], pieces: Sequence[Piece]) -> None:
-        """Adds a sum; of halves, in 4 bytes, so that it is rounded once."""
-        to, value = self.to, self.region.main.values[name]
-        dtype = "f32" if value.dtype in HALVES else value.dtype
-        total = ""
-        for left, piece in zip(lefts, pieces, strict=True):
-            inside, is_last = self._inside(op, piece), piece == pieces[-1]
-            if dtype != value.dtype:
-                new = to.fresh(f"{left}.{dtype}")
-                left = to.write(emitted.to_dtype(dtype), inside, left, new, value.shape, dtype)
-            if piece.loop:
-                done = is_last and dtype == value.dtype
-                new = name if done else to.fresh(f"{name}.sum")
-                left = to.write(Emitted(SUM), inside, left, new, value.shape)
-            if total:
-                new = name if dtype == value.dtype else to.fresh(f"{name}.total")
-                left = to.write(emitted.combine("sum", left, dtype), op, total, new, value.shape)
-            total = left
+    def _join(self, op: Op, at: int, parts: Sequence[str]) -> None:
+        """Adds what makes a whole of what pieces leave of a result."""
+        name, cut = op.results[at], self.region.ops[op.results].results[at]
+        value, to = self.region.main.values[name], self.to
+        if isinstance(cut, Cut):
+            self._put_together(op, name, cut, parts)
+            return
+        # Sums of halves are in 4 bytes, so that they are rounded once.
+        wide, total = _wide(value), parts[0]
+        for part in parts[1:]:
+            new = name if wide == value.dtype else to.fresh(f"{name}.total")
+            total = to.write(emitted.combine("sum", part, wide), op, total, new, value.shape)
+            to.ops[-1] = replace(to.ops[-1], plan=((ADDS, name),))
         if total != name:
             to.write(emitted.to_dtype(value.dtype), op, total, name, value.shape, value.dtype)
+
+    def _put_together(self, op: Op, name: str, cut: Cut, parts: Sequence[str]) -> None:
+        to, value = self.to, self.region.main.values[name]
+        whole = parts[0]
+        if len(parts) > 1:
+            whole = name if cut.outer == 1 else to.fresh(f"{name}.wide")
+            wide = _with(value, cut.dim, *_sides(cut, cut.inner))
+            to.values.setdefault(
+                whole, replace(value, name=whole, shape=wide, dist=None, origin=None)
+            )
+            made = emitted.cat(parts, cut.dim + (cut.outer > 1)).instead_of(op, whole)
+            to.ops.append(replace(made, dist=None, origin=None, plan=()))
+        if cut.outer > 1:
+            shape = _with(value, cut.dim, cut.outer * cut.inner)
+            to.write(emitted.view(shape), op, whole, name, shape)
 
     def _pin(self, name: str, value: Value, cut: Cut) -> None:
         """Pins what an iteration has of a value as the value is pinned.
@@ -297,6 +308,10 @@ class LoopWriter:
         dims = (*value.dist.dims[: cut.dim], (SubDim(size, dim[0].axes),))
         layout: Layout = replace(value.dist, dims=(*dims, *value.dist.dims[cut.dim + 1 :]))
         self.to.values[name] = replace(new, dist=layout, origin=value.origin)
+
+
+def _wide(value: Value) -> str:
+    return "f32" if value.dtype in HALVES else value.dtype
 
 
 def _sides(cut: Cut, size: int) -> tuple[int, ...]:
