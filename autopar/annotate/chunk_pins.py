@@ -59,7 +59,7 @@ class ChunkPin:
         Raises:
             AnnotationError: If it spells none.
         """
-        place = f"--chunk {text}"
+        place = f"--chunks {text}"
         found = _TEXT.fullmatch(text)
         if found is None or not int(found[3]):
             raise AnnotationError(f"{place}: write NAME=PARTS or NAME=DIM:PARTS, as lm_head=8")

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     " --memory decides, where the cluster has a link to that memory. Repeatable.",
 )
 @click.option(
-    "--chunk",
+    "--chunks",
     multiple=True,
     metavar="NAME=PARTS",
     help="Compute a module, or what is around a value, in parts, one after another, so that it"
@@ -114,7 +114,7 @@ def compile_command(
     placement: str,
     memory: str | None,
     offload: tuple[str, ...],
-    chunk: tuple[str, ...],
+    chunks: tuple[str, ...],
     print_after: tuple[str, ...],
     no_verify: bool,
     quiet: bool,
@@ -130,7 +130,7 @@ def compile_command(
       autopar compile model.onnx --mesh 2x4 --print-after complete | less
       autopar compile model.onnx --mesh 2x4 --memory 24GiB --time-limit 60
       autopar compile model.onnx --mesh 8 --cluster h100 --offload parameters
-      autopar compile model.onnx --mesh 2 --chunk lm_head=8
+      autopar compile model.onnx --mesh 2 --chunks lm_head=8
       autopar compile model.onnx --devices 64 --cluster h100
       autopar compile model.onnx --mesh pp=4,tp=2 --pipeline pp --microbatches 8
     """
@@ -160,7 +160,7 @@ def compile_command(
     )
     options = given.in_stages(options).offloading(offload or None, on_command_line)
     with usage():
-        options = options.with_chunk_texts(chunk)
+        options = options.with_chunk_texts(chunks)
         observer = _printer(print_after)
     if is_stdout(build):
         raise click.UsageError("-o -: a build is a folder; name one, as -o build/")
