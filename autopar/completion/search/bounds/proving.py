@@ -28,7 +28,8 @@ from autopar.completion.search.incumbents import PROVEN
 from autopar.completion.search.learned import CLOSE
 from autopar.completion.search.network.network import Costs, Network
 from autopar.completion.search.plans import Plans
-from autopar.completion.search.solvers.eliminate import Reduced, eliminate
+from autopar.completion.search.solvers.eliminate import eliminate
+from autopar.completion.search.solvers.narrow import narrow
 from autopar.completion.search.solvers.trws import Trws
 from autopar.completion.search.watch import is_idle
 
@@ -61,14 +62,13 @@ class Proving(Plans):
         for number in range(1, rounds + 1):
             self._tell(f"proving, round {number}")
             self.watch.spend(ROUND_WORK * len(self.graph.nodes))
-            reduced, trws = self._ascended(network, ascents)
+            labels = self._ascended(network, ascents)
             if self.bound > above or self.watch.is_late:
                 break
             if not in_turn and self.best is not None and self._is_for_presets:
                 break
             if self.best is None and above - self.bound > patience * (self.bound - before):
                 break
-            labels = reduced.labels(trws.labels())
             self._promising = proof.choices(labels)
             gaps.append(self._gap_to(self.bound))
             if gaps[-1] <= enough or is_idle(gaps, IDLE_PROOFS, IDLE_PART):
@@ -87,8 +87,10 @@ class Proving(Plans):
             # Where nothing is left to learn, the network stays, and only messages help.
             ascents = least if has_learned else min(2 * ascents, MAX_ASCENTS)
 
-    def _ascended(self, network: Network, ascents: int) -> tuple[Reduced, Trws]:
-        """Raises the bound by sending messages; returns what they were sent on.
+    def _ascended(self, network: Network, ascents: int) -> list[int]:
+        """Raises the bound by sending messages; returns labels that cost little.
+
+        Where a plan is known, ways that no faster one has are left out, and the rest is solved.
 
         Args:
             network: The network, which is used up.
@@ -99,7 +101,13 @@ class Proving(Plans):
         for _ in range(ascents):
             self.bound = max(self.bound, trws.ascend() + reduced.seconds)
         self.learned.messages = trws.messages
-        return reduced, trws
+        exact = None
+        if self.best is not None:
+            exact = narrow(trws, self.best.seconds - reduced.seconds)
+        if exact is None:
+            return reduced.labels(trws.labels())
+        self.bound = max(self.bound, exact[0] + reduced.seconds)
+        return reduced.labels(exact[1])
 
     def _is_better(self, network: Network, labels: Sequence[int]) -> bool:
         """Whether what labels stand for may be faster than the best plan.

@@ -19,6 +19,8 @@ from autopar.completion.search.network.network import Array, Network
 
 Indexes = NDArray[np.intp]
 
+Mask = NDArray[np.bool_]
+
 Places = Indexes | slice
 """A row of places in an array per variable; of one variable a slice, which takes less time."""
 
@@ -103,10 +105,13 @@ class Trws:
         size = sum(_directed_sizes(network))
         fits = messages is not None and len(messages) == size
         self.messages = messages if messages is not None and fits else np.zeros(size)
+        self._above: list[Array] = []
+        self._before = -np.inf
 
     def ascend(self) -> float:
         """Sends all messages once in both directions; returns the bound, which never falls."""
         self.network.costs.watch.spend(self._work)
+        self._above, self._before = [], self.bound
         for group in self._groups:
             self._send(group, forward=True)
         total = 0.0
@@ -126,6 +131,23 @@ class Trws:
             labels[group.variables] = total.argmin(axis=1)
         return [int(label) for label in labels]
 
+    def within(self, most: float) -> list[Mask]:
+        """Returns which labels a variable has in solutions that cost no more than something.
+
+        When a variable got its messages on the way back, each of its labels was known to cost as
+        much more than its best one as is left of its costs. The bound was at least what it had been
+        before that way.
+
+        Args:
+            most: What they cost at most.
+        """
+        every: list[Mask] = [np.empty(0, dtype=bool)] * len(self.network.vectors)
+        for group, above in zip(reversed(self._groups), self._above, strict=True):
+            masks = np.atleast_2d(self._before + above <= most)
+            for variable, mask in zip(group.variables, masks, strict=True):
+                every[variable] = mask
+        return every
+
     def _send(self, group: _Group, *, forward: bool) -> float:
         """Sends a group's messages ahead; returns what is thereby known to be spent."""
         messages = self.messages
@@ -138,6 +160,7 @@ class Trws:
             least = np.minimum.reduce(total, axis=-1, keepdims=True)
             total -= least
             spent = float(np.add.reduce(least, axis=None))
+            self._above.append(total.copy())
         total *= group.share
         for slot, message in zip(group.slots, received, strict=True):
             way = slot.ahead if forward else slot.back
