@@ -26,8 +26,6 @@ from autopar.ir.layout import Layout
 
 Table = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Sizes = tuple[Table, NDArray[np.intp]]
-"""Different sizes in bytes, and which of them each layout has."""
 Digit = tuple[int, int, int]
 """Where an axis splits: dimension, elements major to it, elements with those minor to it."""
 
@@ -49,7 +47,7 @@ class BulkPlanner:
         mesh = model.mesh
         self.axes = tuple(axis for axis in mesh.dim_names if mesh.axis_size(axis) > 1)
         self._digits: dict[Layout, tuple[dict[str, Digit], int]] = {}
-        self._collectives: dict[tuple[str, float, float, tuple[str, ...]], float] = {}
+        self._collectives: dict[tuple[str, float, tuple[str, ...]], float] = {}
 
     def reshard_seconds(self, layouts: Sequence[Layout], itemsize: int) -> Table:
         """Returns the seconds from each layout to each other.
@@ -68,21 +66,19 @@ class BulkPlanner:
             seconds = np.where(np.isinf(seconds), moves.by_way_of_less(), seconds)
         return seconds
 
-    def collective(self, kind: str, nbytes: float, parts: float, axes: tuple[str, ...]) -> float:
-        """Returns the seconds of a collective and of a copy of what it leaves.
+    def collective(self, kind: str, nbytes: float, axes: tuple[str, ...]) -> float:
+        """Returns the seconds of a collective.
 
         Args:
             kind: A method of the model.
-            nbytes: What it leaves.
-            parts: How many times that it takes.
+            nbytes: What it takes.
             axes: Of the group.
         """
-        key = kind, nbytes, parts, axes
+        key = kind, nbytes, axes
         found = self._collectives.get(key)
         if found is None:
             price: Callable[[float, Sequence[str]], float] = getattr(self.model, kind)
-            found = price(nbytes * parts, axes) + self.model.local_copy(nbytes)
-            self._collectives[key] = found
+            found = self._collectives[key] = price(nbytes, axes)
         return found
 
     def digits(self, layout: Layout) -> tuple[dict[str, Digit], int]:
@@ -117,6 +113,8 @@ class _Moves:
         self.places = [planner.digits(layout) for layout in layouts]
         self.bytes = np.array([elements * itemsize for _, elements in self.places], dtype=float)
         self.sizes = np.unique(self.bytes, return_inverse=True)
+        self.copies = np.array([self.model.local_copy(nbytes) for nbytes in self.bytes.tolist()])
+        """Seconds to store what a move leaves, by layout."""
         self.codes = self._codes(layouts)
         digits = [[places.get(axis, (-1, 0, 0)) for axis in self.axes] for places, _ in self.places]
         self.dims = np.array([[digit[0] for digit in row] for row in digits])
@@ -173,15 +171,17 @@ class _Moves:
         parts = float(self.model.mesh.axes_size(names))
         self._offer(rest, free, every, np.zeros_like(self.bytes))
         if run.any():
-            gather = self._priced("all_gather", self.sizes, names)
-            self._offer(rest, run, free, gather)
-            all_to_all = self._priced("all_to_all", self.sizes, names)
-            self._offer(rest & ~self.same[group[0]], run, run, all_to_all)
+            # Blocks are padded to the largest.
+            gather = self._priced("all_gather", names, parts)
+            self._offer(rest, run, free, gather[:, None] + self.copies)
+            send = self._priced("all_to_all", names)
+            larger = np.maximum(send[:, None], send)
+            self._offer(rest & ~self.same[group[0]], run, run, larger + self.copies)
         if due.any():
-            reduce = self._priced("all_reduce", self.sizes, names)
-            self._offer(rest, due, free, reduce)
-            scatter = self._priced("reduce_scatter", self.sizes, names, parts)
-            self._offer(rest, due, run, scatter)
+            reduce = self._priced("all_reduce", names)
+            self._offer(rest, due, free, reduce + self.copies)
+            scatter = self._priced("reduce_scatter", names, parts)
+            self._offer(rest, due, run, scatter + self.copies)
 
     def _rest(self, group: tuple[int, ...]) -> Mask:
         """Returns which pairs have all other axes alike."""
@@ -211,12 +211,13 @@ class _Moves:
         seconds = np.zeros(split.shape)
         for pair in np.unique(np.stack([split.ravel(), due.ravel()], axis=1), axis=0):
             gathered, reduced = (self._names(int(mask)) for mask in pair)
-            sizes = self.sizes[0] * self.model.mesh.axes_size(gathered), self.sizes[1]
+            parts = float(self.model.mesh.axes_size(gathered))
+            stored = np.array([self.model.local_copy(n) for n in (self.bytes * parts).tolist()])
             rows = np.zeros_like(self.bytes)
             if gathered:
-                rows += self._priced("all_gather", sizes, gathered)
+                rows += self._priced("all_gather", gathered, parts) + stored
             if reduced:
-                rows += self._priced("all_reduce", sizes, reduced)
+                rows += self._priced("all_reduce", reduced, parts) + stored
             here = (split == pair[0]) & (due == pair[1])
             seconds = np.where(here, rows[:, None], seconds)
         return seconds
@@ -236,15 +237,14 @@ class _Moves:
         )
         pairs = self._rest(pair) & swapped & ~self.same[one]
         if pairs.any():
-            seconds = self._priced("point_to_point", self.sizes, names)
-            self._offer(pairs, pairs.any(axis=1), pairs.any(axis=0), seconds)
+            seconds = self._priced("point_to_point", names)
+            self._offer(pairs, pairs.any(axis=1), pairs.any(axis=0), seconds + self.copies)
 
-    def _priced(self, kind: str, nbytes: Sizes, axes: tuple[str, ...], parts: float = 1.0) -> Table:
-        """Returns per layout the seconds of a collective that leaves it."""
-        sizes, which = nbytes
-        return np.array([self.planner.collective(kind, n, parts, axes) for n in sizes.tolist()])[
-            which
-        ]
+    def _priced(self, kind: str, axes: tuple[str, ...], parts: float = 1.0) -> Table:
+        """Returns per layout the seconds of a collective that takes so many times its pieces."""
+        sizes, which = self.sizes
+        every = [self.planner.collective(kind, n, axes) for n in (sizes * parts).tolist()]
+        return np.array(every)[which]
 
     def _offer(self, pairs: Mask, sources: Mask, targets: Mask, seconds: Table) -> None:
         """Takes a move that leads to a layout, for these pairs, where it is the fastest.
@@ -253,10 +253,10 @@ class _Moves:
             pairs: Between which it leads.
             sources: Only from these.
             targets: Only to these.
-            seconds: By target.
+            seconds: By target, or of each pair.
         """
         rows, columns = np.flatnonzero(sources), np.flatnonzero(targets)
         if len(rows) and len(columns):
             block = np.ix_(rows, columns)
-            offered = np.where(pairs[block], seconds[columns], math.inf)
+            offered = np.where(pairs[block], np.broadcast_to(seconds, pairs.shape)[block], math.inf)
             self.seconds[block] = np.minimum(self.seconds[block], offered)

@@ -164,7 +164,11 @@ class Transfers:
     def _table(self, source: Ends, target: Ends, of: Tensors) -> Array:
         forms = list(dict.fromkeys((*source.forms, *target.forms)))
         self.watch.spend(TABLE_WORK + PATH_WORK * len(forms) ** 3)
-        seconds = self._bulk[of.group].reshard_seconds([form.layout for form in forms], of.itemsize)
+        layouts = [form.layout for form in forms]
+        # Nobody joins tensors whose sizes are open (`sums_of`).
+        is_open = not all(isinstance(size, int) for size in layouts[0].shape)
+        planner = self._bulk[None if is_open else of.group]
+        seconds = planner.reshard_seconds(layouts, of.itemsize)
         number_of = {form: number for number, form in enumerate(forms)}
         rows, columns = ([number_of[form] for form in ends.forms] for ends in (source, target))
         table: Array = seconds[np.ix_(rows, columns)]
