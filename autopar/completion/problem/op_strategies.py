@@ -9,6 +9,7 @@ from functools import cached_property
 from autopar.completion.problem.body import body_ops
 from autopar.completion.problem.space import Form, Need, Space
 from autopar.completion.problem.splits import Key, Splits
+from autopar.completion.problem.waits import Waits
 from autopar.cost import op_seconds
 from autopar.cost.part import part_seconds
 from autopar.cost.windows import WindowWay, window_ways
@@ -116,6 +117,7 @@ class Call:
         self.itemsizes = tuple(DTYPE_BYTES[t.dtype] for t in (*self.operands, *self.results))
         self.example, self.times = (op, values), executions(op)
         self._inner: dict[str, tuple[float, float]] = {}
+        self._waits = Waits(self)
         self._suggestions: dict[tuple[int, Form], Splits] = {}
         self._choices: dict[tuple[Splits, tuple[Pending, ...]], Choice | None] = {}
 
@@ -369,10 +371,15 @@ class Call:
     def least_seconds(self, choice: Choice) -> float:
         """Returns seconds that a choice takes at least, without completing a body.
 
-        Of a body the ops, each split over all processes that split it.
+        Of a body the ops, each split over all processes that split it, and until these have heard
+        of one another.
         """
         if not choice.dist.body:
             return choice.own_seconds
+        return self._computed_seconds(choice) + self._waits.seconds(choice.dist)
+
+    def _computed_seconds(self, choice: Choice) -> float:
+        """Returns seconds that the ops of a body take at least."""
         fixed, divided = self._inner_seconds(choice.dist.body)
         axes = tuple(axis for _, dim in choice.dist.factors for axis in dim_axes(dim))
         return fixed + divided / self.space.mesh.axes_size(axes)
@@ -398,7 +405,7 @@ class Call:
         dist, mesh = choice.dist, self.space.mesh
         if not dist.body:
             return choice.seconds
-        least = self.least_seconds(choice)
+        likely = self._computed_seconds(choice)
         axes = tuple(axis for _, dim in dist.factors for axis in dim_axes(dim))
         own = frozenset(self.rule.splittable)
         beyond = [dim for factor, dim in dist.factors if factor not in own]
@@ -411,8 +418,8 @@ class Call:
             rest = mesh.axes_size(tuple(axis for axis in axes if axis not in reduced))
             model = self.space.planner.model
             along = sorted(reduced, key=mesh.axis_index)
-            least += self.times * model.all_gather(nbytes // rest, along)
-        return least
+            likely += self.times * model.all_gather(nbytes // rest, along)
+        return max(likely, self.least_seconds(choice))
 
     def _inner_seconds(self, body: str) -> tuple[float, float]:
         """Returns the seconds of a body's ops on one device: of their starts, and of the rest."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.cost.collectives import Border
+from autopar.cost.collectives import Border, CommunicationModel
 from autopar.cost.reshard.moves import Axes, LayoutGraph
 from autopar.cost.reshard.slots import Numbers, SlotTable
 from autopar.ir.expr.expression import planned, prod
@@ -71,6 +71,27 @@ class Bound:
             total += messages * (crossing.alpha - alpha) + nbytes * (crossing.beta - beta)
             alpha, beta = crossing.alpha, crossing.beta
         return total
+
+
+def hearing_seconds(
+    model: CommunicationModel, axes: Sequence[str], along: Sequence[str], blocks: int
+) -> float:
+    """Returns seconds that pass at least until a device has heard of all blocks of a dimension.
+
+    Args:
+        model: Predicts seconds.
+        axes: Over which devices may communicate.
+        along: Of these, along which devices have different blocks.
+        blocks: How many there are that aren't empty.
+    """
+    total = alpha = 0.0
+    for border in model.borders(axes):
+        others = blocks / border.members(along)
+        if others > 1:
+            growth = math.log(border.members(axes) + 1)
+            total += max(math.log(others) / growth, 1.0) * (border.alpha - alpha)
+        alpha = border.alpha
+    return total
 
 
 class _Crossing:

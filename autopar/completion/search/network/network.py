@@ -20,6 +20,9 @@ Array = NDArray[np.float64]
 IMPOSSIBLE = 1e6
 """Seconds of what can't be. Finite, so that differences of costs are defined."""
 
+AT_ONCE = 2**16
+"""Up to so many sums are faster made together than label by label."""
+
 MOST_BYTES = 2**28
 """Of arrays that are kept because most of them are the same when more is known."""
 
@@ -97,6 +100,9 @@ class Costs:
             self.watch.spend(PATH_WORK * len(own) * left.shape[1] * right.shape[1])
             self.watch.check()
             left = left + own[:, None]
+            if len(own) * left.shape[1] * right.shape[1] <= AT_ONCE:
+                joined: Array = (left[:, :, None] + right[:, None, :]).min(axis=0)
+                return joined
             least: Array = left[0][:, None] + right[0][None, :]
             total = np.empty_like(least)
             for label in range(1, len(own)):

@@ -15,11 +15,11 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from autopar.completion.search.effort import MATRIX_WORK
+from autopar.completion.search.effort import PATH_WORK
 from autopar.completion.search.network.network import Array, Network
 from autopar.completion.search.solvers.trws import Indexes, Trws
 
-MOST_COSTS = 1 << 20
+MOST_COSTS = 1 << 22
 """The most costs in all tables that an exact solution may take; beyond, messages are faster."""
 
 _Table = tuple[tuple[int, ...], Array]
@@ -77,7 +77,7 @@ def _order(network: Network, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]
             around[other] -= {other, variable}
         for other in order[variable]:
             heappush(queue, (costs(other), other))
-    network.costs.watch.spend(MATRIX_WORK * (MOST_COSTS - left))
+    network.costs.watch.spend(PATH_WORK * (MOST_COSTS - left))
     return order
 
 
