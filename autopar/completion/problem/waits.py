@@ -7,18 +7,36 @@ may be is no such case, for then the results may be left pending.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
 from autopar.completion.problem.body import body_ops
+from autopar.completion.problem.space import Space
 from autopar.cost.reshard.bound import hearing_seconds
 from autopar.ir.dims import DimLayout, block_size, dim_axes
 from autopar.ir.expr.expression import planned
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Op, OpDist
-from autopar.ir.rules.rule import SAME
+from autopar.ir.program import Op, OpDist, Value
+from autopar.ir.rules.rule import SAME, Rule
 
-if TYPE_CHECKING:
-    from autopar.completion.problem.op_strategies import Call
+
+class _Calls(Protocol):
+    def call_of(self, op: Op, values: Mapping[str, Value], /) -> Called: ...
+
+
+class Called(Protocol):
+    """What is asked of a call, see `op_strategies.Call`."""
+
+    example: tuple[Op, Mapping[str, Value]]
+    rule: Rule
+    space: Space
+
+    @property
+    def calls(self) -> _Calls:
+        """The table it is in."""
+
+    def rows(self, body: str, monoid: str = "sum", /) -> list[tuple[int, ...]]:
+        """Returns which operands may be pending together."""
 
 
 class Waits:
@@ -28,7 +46,7 @@ class Waits:
         call: The op.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Called) -> None:
         self._call = call
         self._known: dict[tuple[str, str], bool] = {}
 
@@ -56,7 +74,7 @@ def _blocks(dim: DimLayout, mesh: ProcessMesh) -> int:
     return blocks
 
 
-def must_wait(call: Call, body: str, factor: str) -> bool:
+def must_wait(call: Called, body: str, factor: str) -> bool:
     """Whether parts of an op along a factor can't be computed by a body without communication.
 
     Args:
@@ -88,7 +106,7 @@ class _Parts:
         self.due: dict[str, str] = {}
         """By name, how it is yet to be reduced."""
 
-    def begin(self, op: Op, call: Call, body: str, factor: str) -> bool:
+    def begin(self, op: Op, call: Called, body: str, factor: str) -> bool:
         """Notes the op's operands; returns whether it is sure what is there of each."""
         rule = call.rule.under(body)
         for name, dims in zip(op.operands, rule.operands, strict=True):
@@ -99,7 +117,7 @@ class _Parts:
                     return False
         return factor not in rule.indexed and not rule.windows
 
-    def follow(self, op: Op, call: Call) -> bool | None:
+    def follow(self, op: Op, call: Called) -> bool | None:
         """Notes what is there of an op's results; returns whether parts wait, if that is known."""
         split = {name: self.along[name] for name in op.operands if name in self.along}
         owed = {at: self.due[name] for at, name in enumerate(op.operands) if name in self.due}
@@ -117,7 +135,7 @@ class _Parts:
                     return waits
         return None
 
-    def _split(self, op: Op, call: Call, factor: str) -> bool | None:
+    def _split(self, op: Op, call: Called, factor: str) -> bool | None:
         """Notes what is there of an op's results that is split along a factor."""
         rule = call.rule
         if factor not in rule.splittable:
@@ -136,7 +154,7 @@ class _Parts:
         return None
 
 
-def _flows(call: Call, owed: dict[int, str]) -> bool:
+def _flows(call: Called, owed: dict[int, str]) -> bool:
     """Whether operands that are yet to be reduced may stay so behind an op.
 
     Others that have to be pending with them, as what is added to a sum, are easily made so.

@@ -6,7 +6,6 @@ import pytest
 
 from autopar.annotate import parse_mesh
 from autopar.completion.problem.graph import Graph
-from autopar.completion.problem.op_strategies import Call
 from autopar.completion.problem.space import Space
 from autopar.completion.problem.waits import must_wait
 from autopar.completion.propagate.bodies import calls_on
