@@ -8,15 +8,16 @@ It starts its ranks, keeps them until it is closed, and has the interface of ONN
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from autopar.base.arguments import Kind, expect
-from autopar.base.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError, near_misses
 from autopar.compiled import CompiledModel
 from autopar.onnx_models import compile_onnx
 from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
@@ -48,12 +49,13 @@ class InferenceSession(BuildSession):
         max_batch: Up to how many rows of calls that are waiting are run together, where they differ
             in nothing but their number of rows; by default each call runs by itself. It is refused
             where a row of the outputs depends on other rows of the inputs than its own.
-        max_delay: Seconds that a call waits for others to be run with.
+        max_delay: Seconds that a call waits for others to be run with; needs `max_batch`.
         compiling: What else `compile_onnx` takes, for an ONNX file.
 
     Raises:
         AutoparError: If the model can't be compiled, or the build can't be opened.
         RuntimeFailure: If a rank can't be started.
+        TypeError: If there is no such argument.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class InferenceSession(BuildSession):
         **compiling: Any,
     ) -> None:
         expect(_MODEL, model=model)
+        _check_names(compiling)
         if mesh is not None:
             compiling["mesh"] = mesh
         self._held = ExitStack()
@@ -124,3 +127,14 @@ class InferenceSession(BuildSession):
         folder = tempfile.mkdtemp(prefix="autopar-session-")
         self._held.callback(shutil.rmtree, folder, ignore_errors=True)
         return Path(folder) / "build"
+
+
+def _check_names(compiling: Iterable[str]) -> None:
+    """Refuses names of arguments that neither the session nor `compile_onnx` has."""
+    own = inspect.signature(InferenceSession).parameters.values()
+    named = [each.name for each in own if each.kind is not each.VAR_KEYWORD]
+    others = inspect.signature(compile_onnx).parameters.keys() - {"model", "build"}
+    for name in compiling:
+        if name not in others:
+            hint = near_misses(name, [*named, *sorted(others.difference(named))])
+            raise TypeError(f"InferenceSession() got an unexpected keyword argument {name!r}{hint}")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from autopar.base.arguments import shown
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.units import counted
 from autopar.ir.expr.expression import IntExpr, shape_str
@@ -155,8 +156,8 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
             continue
         try:
             tensors[port.name] = _tensor(inputs[label], port)
-        except (TypeError, ValueError, RuntimeError) as error:
-            problems.append(f"input {label!r} is no tensor: {error}")
+        except (TypeError, ValueError, RuntimeError):
+            problems.append(_no_tensor(label, port, inputs[label]))
             continue
         problems.extend(_mismatch(label, port, tensors[port.name]))
     if problems:
@@ -329,6 +330,12 @@ def _mismatch(label: str, port: Port, tensor: Tensor) -> Iterable[str]:
     found = IR_DTYPES.get(tensor.dtype, str(tensor.dtype))
     if (tuple(tensor.shape), found) != (port.shape, port.dtype):
         yield f"input {label!r} is {found}{list(tensor.shape)}, it must be {_expected(port)}"
+
+
+def _no_tensor(label: str, port: Port, given: Any) -> str:
+    what = f"an array of {given.dtype}" if isinstance(given, np.ndarray) else shown(given)
+    leave_out = ", or left out" if default_of(port) is not None else ""
+    return f"input {label!r} is no tensor: it is {what}, it must be {_expected(port)}{leave_out}"
 
 
 def _expected(port: Port) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.runtime.files.scratch import scratch_folder
+from autopar.runtime.job.patience import LEAST
 from autopar.runtime.job.torchrun import (
     environment_of_ranks,
     torchrun_command,
@@ -47,7 +48,9 @@ class Opening:
 
     def words(self) -> list[str]:
         """Returns them as options of the command that a rank runs."""
-        words = ["--backend", self.backend, "--timeout", str(self.timeout)]
+        # The session itself sees to shorter ones: ranks couldn't even meet within them.
+        seconds = max(self.timeout, LEAST)
+        words = ["--backend", self.backend, "--timeout", str(seconds)]
         words += ["--start-timeout", str(self.start_timeout)]
         words += ["--torch-compile"] if self.torch_compile else []
         return words + [word for module in self.modules for word in ("--modules", module)]
@@ -153,13 +156,22 @@ class Crew:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 ready = waiting.select(left)
                 if not ready:
-                    raise RuntimeFailure(
-                        f"the ranks have not answered within {seconds:g} s, and are ended"
-                    )
+                    raise self._late(waiting, seconds)
                 for key, _ in ready:
                     answers.append(key.data.receive()[0])
                     waiting.unregister(key.data)
         return answers
+
+    def _late(self, waiting: selectors.BaseSelector, seconds: float | None) -> RuntimeFailure:
+        """Ends all ranks at once, of which some may be stopped; returns which have not answered."""
+        lines = [key.data for key in waiting.get_map().values()]
+        late = ", ".join(str(rank) for rank, line in enumerate(self._lines) if line in lines)
+        self._launcher.kill()
+        self._launcher.wait()
+        return RuntimeFailure(
+            f"no answer within {seconds:g} s from {'rank' if len(lines) == 1 else 'ranks'} {late};"
+            " all ranks were ended; give a larger timeout= if calls take longer"
+        )
 
     def _failure(self) -> RuntimeFailure:
         """Returns why a rank has ended, which ends all."""

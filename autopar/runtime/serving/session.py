@@ -70,7 +70,7 @@ class BuildSession(Closing):
         max_batch: Up to how many rows of calls that are waiting are run together, where they differ
             in nothing but their number of rows; by default each call runs by itself. It is refused
             where a row of the outputs depends on other rows of the inputs than its own.
-        max_delay: Seconds that a call waits for others to be run with.
+        max_delay: Seconds that a call waits for others to be run with; needs `max_batch`.
 
     Raises:
         InvalidInputError: If the build is damaged, trains, or has no rows that can be put together.
@@ -98,6 +98,11 @@ class BuildSession(Closing):
         expect(NAMES, modules=modules)
         expect(POSITIVE.or_none, max_batch=max_batch)
         expect(_DELAY, max_delay=max_delay)
+        if max_delay and max_batch is None:
+            raise InvalidInputError(
+                f"max_delay={max_delay}: calls wait to be run with others only where max_batch="
+                " says how many rows are run together; give that too, or leave max_delay out"
+            )
         found = read_build(build)
         if trains(found.serial):
             raise InvalidInputError(f"{build} trains; open it by autopar.load")

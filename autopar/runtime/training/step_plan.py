@@ -89,6 +89,12 @@ class StepPlan:
     def __str__(self) -> str:
         return ", ".join(f"{port.label} {port.dtype}{list(port.shape)}" for port in self._ports)
 
+    @property
+    def empty(self) -> str:
+        """The tensors of the batches that have no elements; "" if all have some."""
+        pairs = zip(self._ports, self.shapes, strict=True)
+        return ", ".join(f"{port.label} {list(shape)}" for port, shape in pairs if 0 in shape)
+
     def check_stored_alike(self, program: Program) -> None:
         """Refuses another program that stores something elsewhere: they share the tensors.
 

@@ -33,9 +33,21 @@ class NonFiniteLoss(RuntimeFailure):
         loss: What the loss is.
     """
 
-    def __init__(self, step: int, loss: float) -> None:
+    def __init__(self, step: int, loss: float, empty: str = "") -> None:
+        """Says why, and what to do.
+
+        Args:
+            step, loss: See the attributes.
+            empty: Which tensors of the batch have no elements; "" if all have some.
+        """
         self.step = step
         self.loss = loss
+        if empty:
+            super().__init__(
+                f"the batch of step {step} is empty ({empty}), so its loss is {loss}; parameters"
+                " and optimizer state are still those from before the step: leave such batches out"
+            )
+            return
         super().__init__(
             f"the loss of step {step} is {loss}; parameters and optimizer state are still those"
             " from before the step, so the batch can be skipped or the learning rate lowered"
@@ -182,7 +194,7 @@ class Steps:
         if isinstance(reason, Exception):
             with self.ranks.reported():
                 raise reason
-        raise NonFiniteLoss(number, reason)
+        raise NonFiniteLoss(number, reason, plan.empty)
 
 
 def wrong_call(batch: Any, surplus: Sequence[object], unknown: Mapping[str, object]) -> str:

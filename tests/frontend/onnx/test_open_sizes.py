@@ -285,3 +285,28 @@ def test_norms_of_each_sample_take_any_batch_and_length(kind: str, tmp_path: Pat
     normal = (apart / np.sqrt(parts.var(-1, keepdims=True) + 1e-5)).reshape(x.shape)
     expected = normal * given["scale"][:, None] + given["bias"][:, None]
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_of_nothing_is_reshaped_as_others_are(tmp_path: Path) -> None:
+    """A shape copies its 0, and what is left of it doesn't depend on that."""
+    given = {
+        "inputs": {"x": (FLOAT, ["batch", 4, "h", "w"])},
+        "initializers": {"s": np.array([0, 4, -1])},
+    }
+    rows = node("Reshape", "x s", "y")
+    program = imported(tmp_path, rows, dims={"batch": 0}, **given)
+    assert shapes(program) == ["0", "4", "$h * $w"]
+    assert shapes(imported(tmp_path, rows, **given))[1:] == ["4", "$h * $w"]
+
+
+def test_images_that_are_halved_have_rows_unless_told_otherwise(tmp_path: Path) -> None:
+    """Nobody has to say so: it is what is left of the range, and the report says why."""
+    weight = np.ones((4, 3, 3, 3), np.float32)
+    halved = node("Conv", "x weight", "y", strides=[2, 2], pads=[1, 1, 1, 1])
+    given = {"inputs": {"x": (FLOAT, ["batch", 3, "h", "w"])}, "initializers": {"weight": weight}}
+    found = report(tmp_path, halved, **given)
+    assert ranges(found.program)["h"] == (1, UNBOUNDED)
+    assert [(subject, detail) for subject, detail, _ in narrowed(found)] == [
+        ("h", "at least 1"),
+        ("w", "at least 1"),
+    ]

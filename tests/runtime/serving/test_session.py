@@ -70,6 +70,12 @@ def test_calls_from_several_threads(session: InferenceSession) -> None:
         (None, {"ids": ids_of(1, 2), "idz": 1}, "there is no input 'idz'"),
         (None, {"ids": np.zeros((1, 2, 3), np.int64)}, "input 'ids' is i64"),
         (None, {"ids": np.full((1, 2), 99)}, "99 is out of range in 'ids'"),
+        (
+            None,
+            {"ids": None},
+            "input 'ids' is no tensor: it is None, it must be i64",
+        ),
+        (None, {"ids": "one two"}, "input 'ids' is no tensor: it is 'one two', it must be"),
         (None, [ids_of(1, 2)], "the inputs are a list; give them by name"),
         (
             None,
@@ -233,6 +239,38 @@ def test_a_rank_that_is_killed_ends_the_session(scorer: Path) -> None:
         with pytest.raises(RuntimeFailure, match=r"rank \d"):
             session.run(None, {"ids": ids_of(1, 2)})
     assert gone(processes)
+
+
+@pytest.mark.parametrize("seconds", [0.0001, 2.0])
+def test_ranks_that_are_late_end_the_session_at_once(scorer: Path, seconds: float) -> None:
+    others = set(ranks_of(os.getpid()))
+    with InferenceSession(scorer, mesh=2, timeout=seconds) as session:
+        processes = [each for each in ranks_of(os.getpid()) if each not in others]
+        rank = next(each for each in reversed(processes) if "serving.rank" in _command(each))
+        os.kill(rank, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(RuntimeFailure, match=rf"no answer within {seconds:g} s from rank"):
+            session.run(None, {"ids": ids_of(1, 2)})
+    assert time.monotonic() - began < seconds + 5
+    assert gone(processes)
+
+
+def test_a_delay_needs_batches(scorer: Path) -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"max_delay=0\.1: calls wait .+ where max_batch= says"
+    ):
+        InferenceSession(scorer, max_delay=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("msh", "; did you mean mesh"), ("build", ""), ("max_dlay", ".+ max_delay")]
+)
+def test_arguments_that_are_not_there_are_those_of_the_session(
+    scorer: Path, name: str, hint: str
+) -> None:
+    message = rf"^InferenceSession\(\) got an unexpected keyword argument '{name}'{hint}"
+    with pytest.raises(TypeError, match=message):
+        InferenceSession(scorer, **{name: 2})
 
 
 def _command(process: int) -> str:

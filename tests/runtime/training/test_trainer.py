@@ -193,6 +193,25 @@ def test_several_collectives_that_wait_in_vain_are_one_time_out(tmp_path: Path) 
     assert message.endswith("same calls (step, fetched, state_dict, ...) in the same order")
 
 
+def test_an_empty_batch_is_named(tmp_path: Path) -> None:
+    model = nn.Linear(8, 4)
+    compiled = compile(
+        model,
+        (torch.zeros(4, 8), torch.zeros(4, 4)),
+        mesh="2",
+        loss=mse_loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dynamic={0: {0: "batch"}, 1: {0: "batch"}},
+    )
+    compiled.save(tmp_path / "b")
+    with open_trainer(tmp_path / "b", virtual=True) as trainer:
+        before = {**trainer.state_dict()}
+        with pytest.raises(NonFiniteLoss, match=r"^the batch of step 0 is empty \(.+ \[0, 8\], "):
+            trainer.step((torch.zeros(0, 8), torch.zeros(0, 4)))
+        assert all(torch.equal(each, before[name]) for name, each in trainer.state_dict().items())
+        trainer.step((torch.zeros(3, 8), torch.zeros(3, 4)))
+
+
 def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(tmp_path: Path) -> None:
     trainer = opened(tmp_path, MIXED)
     (x, target), good = batches(2)

@@ -125,11 +125,14 @@ def _rest(x: torch.Tensor, shape: Sequence[int], missing: int) -> int:
 
 
 def _without_common(one: Sequence[int], other: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Returns two lists of sizes without the open ones that are in both."""
+    """Returns two lists of sizes without those that are in both.
+
+    Sizes of 0 too: what is left is as it is for batches of other sizes.
+    """
     left, rest = list(one), []
     for size in other:
         same = (at for at, each in enumerate(left) if is_sure(each == size))
-        at = None if isinstance(size, int) else next(same, None)
+        at = next(same, None)
         if at is None:
             rest.append(size)
         else:
