@@ -15,7 +15,7 @@ from autopar.ir.dims import SubDim
 from autopar.ir.dtypes import HALVES
 from autopar.ir.emitted import Emitted
 from autopar.ir.expr.at_rank import arg_at
-from autopar.ir.expr.expression import Coord, Expr, IntExpr, evaluate
+from autopar.ir.expr.expression import Coord, Expr, IntExpr, axes_of, evaluate
 from autopar.ir.layout import Layout
 from autopar.ir.memory.accumulating import ADDS, OVER
 from autopar.ir.memory.kernels import written_arguments
@@ -356,6 +356,8 @@ def _at(arg: Arg, axis: str, piece: Piece) -> Arg:
         return arg
     if not piece.loop:
         return arg_at(arg, {axis: piece.first})
+    if axes_of(arg) - {axis}:
+        return arg  # The op is in another loop already.
     first, second = (evaluate(arg, {axis: at}) for at in (0, 1))
     linear: Callable[[int], int] = lambda at: first + at * (second - first)  # noqa: E731
     if any(evaluate(arg, {axis: at}) != linear(at) for at in range(piece.trip)):
