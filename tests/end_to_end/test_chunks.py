@@ -246,7 +246,7 @@ def test_inference(tmp_path: Path) -> None:
         nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 8)).double(),
         torch.randn(10, 8).double(),
     )
-    step = autopar.compile(model, (x,), mesh="3", chunks={"0": 4})
+    step = autopar.compile(model, (x,), mesh="3", chunks={"0": (0, 4)})
     assert trips(step) == {"c0": 3}
     step.save(tmp_path / "build")
     (found,) = run(tmp_path / "build", {"input": x.numpy()}, virtual=True).values()
