@@ -14,8 +14,7 @@ from autopar.ir import emitted
 from autopar.ir.dims import SubDim
 from autopar.ir.dtypes import HALVES
 from autopar.ir.emitted import Emitted
-from autopar.ir.expr.at_rank import arg_at
-from autopar.ir.expr.expression import Coord, Expr, IntExpr, axes_of, evaluate
+from autopar.ir.expr.expression import Coord, Expr, IntExpr, axes_of, evaluate, substitute
 from autopar.ir.layout import Layout
 from autopar.ir.memory.accumulating import ADDS, OVER
 from autopar.ir.memory.kernels import written_arguments
@@ -355,12 +354,11 @@ def _at(arg: Arg, axis: str, piece: Piece) -> Arg:
     if not isinstance(arg, Expr):
         return arg
     if not piece.loop:
-        return arg_at(arg, {axis: piece.first})
-    if axes_of(arg) - {axis}:
-        return arg  # The op is in another loop already.
-    first, second = (evaluate(arg, {axis: at}) for at in (0, 1))
+        return substitute(arg, {axis: piece.first})
+    # Of a loop around it, it may depend too.
+    others = dict.fromkeys(axes_of(arg) - {axis}, 0)
+    first, second = (evaluate(arg, {**others, axis: at}) for at in (0, 1))
     linear: Callable[[int], int] = lambda at: first + at * (second - first)  # noqa: E731
-    if any(evaluate(arg, {axis: at}) != linear(at) for at in range(piece.trip)):
+    if any(evaluate(arg, {**others, axis: at}) != linear(at) for at in range(piece.trip)):
         return arg
-    step = second - first
-    return first if not step else Coord(piece.loop) * step + first
+    return substitute(arg, {axis: 0}) + Coord(piece.loop) * (second - first)
