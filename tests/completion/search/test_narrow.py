@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import combinations, product
 
+import numpy as np
 import pytest
 
 from autopar.completion.search.network.network import Network
@@ -74,6 +75,23 @@ def test_no_bound_is_above_a_solution_that_is_known(seed: int) -> None:
     found = narrow(trws, most)
     assert found is not None
     assert found[0] == most
+
+
+def test_variables_with_a_single_label_left_are_no_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many neighbours as there are here, no table has an axis each."""
+    count, open_ones = 70, 3
+    network = drawn(chance := random.Random(0), [*combinations(range(count), 2)], count)
+    trws = ascended(network, 2)
+    left = [
+        [*range(LABELS)] if at < open_ones else [chance.randrange(LABELS)] for at in range(count)
+    ]
+    masks = [np.isin(np.arange(LABELS), labels) for labels in left]
+    monkeypatch.setattr(trws, "within", lambda most: masks)
+    wanted = min(map(network.cost_of, product(*left)))
+    found = narrow(trws, float("inf"))
+    assert found is not None
+    assert found[0] == pytest.approx(wanted)
+    assert network.cost_of(found[1]) == pytest.approx(wanted)
 
 
 def test_too_many_costs_are_left_to_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,13 +49,17 @@ def narrow(trws: Trws, most: float) -> tuple[float, list[int]] | None:
 def _order(network: Network, sizes: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
     """Returns in which order to eliminate variables, with their neighbours by then.
 
-    One follows another that has the least costs with its neighbours. None if they are too many.
+    One follows another that has the least costs with its neighbours. None if they are too many. One
+    with a single label is no neighbour: nothing depends on what it is.
 
     Args:
         network: The network.
         sizes: Per variable, how many labels are left.
     """
-    around = [set(edges) for edges in network.edges]
+    around = [
+        {other for other in edges if sizes[other] > 1} if size > 1 else set()
+        for edges, size in zip(network.edges, sizes, strict=True)
+    ]
 
     def costs(variable: int) -> int:
         return sizes[variable] * math.prod(sizes[other] for other in around[variable])
@@ -116,9 +120,11 @@ def _tables(network: Network, kept: Sequence[Indexes]) -> list[list[_Table]]:
     for one, edges in enumerate(network.edges):
         for other, matrix in edges.items():
             if one < other:
-                table = (one, other), arrays[matrix][np.ix_(kept[one], kept[other])]
-                tables[one].append(table)
-                tables[other].append(table)
+                costs = arrays[matrix][np.ix_(kept[one], kept[other])]
+                scope = tuple(each for each in (one, other) if len(kept[each]) > 1)
+                table = scope, costs.reshape([len(kept[each]) for each in scope])
+                for each in scope or (one,):
+                    tables[each].append(table)
     return tables
 
 
