@@ -28,13 +28,19 @@ from autopar.runtime.ports.boxes import blocks
 def collective(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Returns the result of every member, given their tensors in the order of the blocks.
 
+    Each is in memory of its own, over which its member may write.
+
     Raises:
         RuntimeFailure: If the kind is unknown or the tensors don't fit together.
     """
     function = _REFERENCE.get(op.kind)
     if function is None:
         raise RuntimeFailure(f"{op.loc}: unknown collective {op.kind}")
-    return function(op, tensors)
+    results = function(op, tensors)
+    first = {id(result): at for at, result in reversed([*enumerate(results)])}
+    return [
+        result if first[id(result)] == at else result.clone() for at, result in enumerate(results)
+    ]
 
 
 def _integer(op: Op, name: str) -> int:
@@ -73,7 +79,9 @@ def _all_to_all(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _broadcast(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    return [tensors[_integer(op, "source")]] * len(tensors)
+    # As it arrives: kernels round otherwise where strides differ.
+    sent = tensors[_integer(op, "source")].clone(memory_format=torch.contiguous_format)
+    return [sent] * len(tensors)
 
 
 def _expect(op: Op, found: list[int], wanted: list[int]) -> None:
