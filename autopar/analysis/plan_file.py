@@ -26,8 +26,8 @@ from autopar.completion.propagate.solve import SHARES_STORAGE
 from autopar.completion.submesh.slices import without_brought
 from autopar.ir.activations import NUMBERED, choice_of
 from autopar.ir.fixed import Fixed
-from autopar.ir.layout import Layout, Origin
-from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Program, Value
+from autopar.ir.layout import Origin
+from autopar.ir.program import STORED_ROLES, Function, Op, Program, Value, fixed_of
 
 ROUNDS = 4
 """How often a plan is completed to find what it lacks; then it pins everything."""
@@ -165,16 +165,12 @@ def _sent(main: Function) -> Iterator[str]:
     """Yields the values that are kept, or read, on another part of the mesh than they are made."""
     places: dict[str, Fixed] = {}
     for op in main.ops:
-        here = _fixed(op.dist)
+        here = fixed_of(op.dist)
         yield from (name for name in op.operands if places.get(name, here) != here)
         for name in op.results:
             places[name] = here
-            if _fixed(main.values[name].dist) != here:
+            if fixed_of(main.values[name].dist) != here:
                 yield name
-
-
-def _fixed(dist: Layout | OpDist | None) -> Fixed:
-    return () if dist is None else dist.mesh.fixed
 
 
 def _activations(main: Function) -> Iterator[PinnedActivations]:

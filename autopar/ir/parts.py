@@ -19,7 +19,7 @@ from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
 from autopar.ir.fixed import Fixed, holds, in_order, indices_of
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Arg, Function, Op, Program, Ref, Value, called
+from autopar.ir.program import Arg, Function, Op, Program, Ref, Value, called, fixed_of
 
 
 @dataclass(frozen=True)
@@ -155,13 +155,13 @@ def _part(function: Function, here: frozenset[Fixed]) -> Function:
     for name in function.inputs:
         value = function.values[name]
         values[name] = _held(value, here)
-        places[name] = value.dist.mesh.fixed if value.dist is not None else ()
+        places[name] = fixed_of(value.dist)
     ops: list[Op] = []
     for op in function.ops:
         for each, made in _ends(op, function.values, places, here):
             ops.append(each)
             values.update((value.name, value) for value in made)
-        places.update(dict.fromkeys(op.results, _fixed_of_op(op)))
+        places.update(dict.fromkeys(op.results, fixed_of(op.dist)))
     elsewhere = {out: into for out, into in function.aliases if out not in values}
     if elsewhere:
         values.update((name, _held(function.values[name], here)) for name in elsewhere)
@@ -182,7 +182,7 @@ def _ends(
         here: The slices that the rank is on.
     """
     made = [values[name] for name in op.results]
-    gets = _is_there(_fixed_of_op(op), here)
+    gets = _is_there(fixed_of(op.dist), here)
     if not is_collective(op.kind):
         if gets:
             yield op, made
@@ -195,10 +195,6 @@ def _ends(
         yield op.with_operands([room.name]), made
     elif brings:
         yield op, made
-
-
-def _fixed_of_op(op: Op) -> Fixed:
-    return op.dist.mesh.fixed if op.dist is not None else ()
 
 
 def _is_there(fixed: Fixed, here: frozenset[Fixed]) -> bool:

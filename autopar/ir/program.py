@@ -21,6 +21,7 @@ from autopar.ir.dims import DimLayout
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shape_str
 from autopar.ir.expr.relation import Relation
+from autopar.ir.fixed import Fixed
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 
@@ -330,6 +331,16 @@ class Function:
             for name in op.operands:
                 uses[name].append(op)
         return uses
+
+
+def on_mesh(op: Op) -> Op:
+    """Returns an op that is computed as a whole on each process of its mesh."""
+    return replace(op, dist=None if op.dist is None else OpDist(op.dist.mesh))
+
+
+def fixed_of(dist: Layout | OpDist | None) -> Fixed:
+    """Returns the part of the mesh on which something lies or runs; that of none is all of it."""
+    return () if dist is None else dist.mesh.fixed
 
 
 CALLS = {"call": "callee", "repeat": "body"}

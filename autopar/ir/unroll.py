@@ -27,7 +27,7 @@ from autopar.ir.ops.loops import (
     entered,
     is_inside,
 )
-from autopar.ir.program import MICROBATCH, Arg, Function, Op, OpDist, Program, Ref
+from autopar.ir.program import MICROBATCH, Arg, Function, Op, Program, Ref, on_mesh
 
 
 def unrolled(program: Program, but: str = "") -> Program:
@@ -66,7 +66,7 @@ def with_seeds(main: Function) -> Function:
                 name = known[key] = _fresh(f"{seed.name}.{op.results[0]}", values)
                 values[name] = replace(values[seed.name], name=name, role="activation")
                 made = replace(op, kind=SEED, args=(("self", seed),), results=(name,), loops=())
-                ops.append(_on_mesh(replace(made, plan=())))
+                ops.append(on_mesh(replace(made, plan=())))
             op = op.with_args({"seed": Ref(known[key])})
         ops.append(op)
     return replace(main, values=values, ops=tuple(ops))
@@ -204,7 +204,7 @@ class _Unroller:
 
     def _write(self, new: Emitted, op: Op, result: str, iteration: int = 0) -> None:
         """Adds an op in the place of one at the border of a loop."""
-        self._append(_on_mesh(new.instead_of(op, result)), iteration)
+        self._append(on_mesh(new.instead_of(op, result)), iteration)
 
     def _append(self, op: Op, iteration: int) -> None:
         microbatch = iteration if self._loop == MICROBATCH else op.microbatch
@@ -239,8 +239,3 @@ def _fresh(name: str, taken: Container[str]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def _on_mesh(op: Op) -> Op:
-    """Returns an op that is computed as a whole on each process of its mesh."""
-    return replace(op, dist=None if op.dist is None else OpDist(op.dist.mesh))

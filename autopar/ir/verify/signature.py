@@ -136,8 +136,40 @@ def check_calls(program: Program, problems: Problems) -> None:
         for op in function.ops:
             if op.kind in ("call", "repeat", "barrier") and _is_sound(op, function):
                 _CallCheck(op, function, program, problems).check()
+        _check_given_away(function, program, problems)
     for name in _recursive(program):
         problems.add(f"function {name}", "no call of itself, also through others", "one")
+
+
+def _check_given_away(function: Function, program: Program, problems: Problems) -> None:
+    """Adds what is read though a call has written over it: an alias of its function says so."""
+    kept = {*function.inputs, *function.outputs} - {into for _, into in function.aliases}
+    gone: set[str] = set()
+    for op in function.ops:
+        for name in gone.intersection(op.operands):
+            problems.at_op(
+                function,
+                op,
+                f"operand {value_name(name)}",
+                "a value that is there",
+                "one that a call has written over",
+            )
+        callee = program.functions.get(str(op.arg("callee"))) if op.kind == "call" else None
+        # What a loop carries is another value in each iteration.
+        if callee is None or op.loops or len(op.operands) != len(callee.inputs):
+            continue
+        given = dict(zip(callee.inputs, op.operands, strict=True))
+        for _, into in callee.aliases:
+            name = given[into]
+            if name in kept or op.operands.count(name) > 1:
+                problems.at_op(
+                    function,
+                    op,
+                    f"operand {value_name(name)}",
+                    "one that nobody else reads",
+                    "one that is kept",
+                )
+            gone.add(name)
 
 
 def _is_sound(op: Op, function: Function) -> bool:

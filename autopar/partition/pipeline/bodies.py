@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from autopar.ir.collectives import is_collective
 from autopar.ir.fixed import Fixed
-from autopar.ir.layout import Layout
 from autopar.ir.ops.loops import CARRY, CAT, LAST, SEED, STACK, TAKE, is_inside
-from autopar.ir.program import MICROBATCH, Function, Op, OpDist
+from autopar.ir.program import MICROBATCH, Function, Op, fixed_of
 from autopar.partition.pipeline.tasks import Task
 
 BORDER = (TAKE, CARRY, SEED, CAT, STACK, LAST)
@@ -56,7 +55,7 @@ class _Growing:
         self._latest: dict[tuple[Task, Fixed], int] = {}
         self._made_in: dict[str, int] = {}
         self._needs: dict[str, int] = {}
-        self._places = {name: _place(main.values[name].dist) for name in main.inputs}
+        self._places = {name: fixed_of(main.values[name].dist) for name in main.inputs}
         for at, (op, task) in enumerate(zip(main.ops, tasks, strict=True)):
             made_in = {self._made_in[name] for name in op.operands if name in self._made_in}
             outside = 0
@@ -70,7 +69,7 @@ class _Growing:
                 self._made_in.update(dict.fromkeys(op.results, number))
             else:
                 self._needs.update(dict.fromkeys(op.results, outside | _mask(made_in)))
-            self._places.update(dict.fromkeys(op.results, _place(op.dist)))
+            self._places.update(dict.fromkeys(op.results, fixed_of(op.dist)))
 
     def _body_for(self, task: Task, op: Op, made_in: set[int], outside: int) -> int:
         """Returns the number of the body that an op may be in.
@@ -81,7 +80,7 @@ class _Growing:
             made_in: The bodies whose results it reads.
             outside: The bodies for which others wait that it reads of, as bits.
         """
-        key = task, _place(op.dist)
+        key = task, fixed_of(op.dist)
         latest = self._latest.get(key)
         if latest is not None and not self._waits(outside | _mask(made_in - {latest}), latest):
             return latest
@@ -93,7 +92,7 @@ class _Growing:
     def _moves(self, op: Op) -> bool:
         """Returns whether an op moves something between slices: only one of its ends is there."""
         places = {self._places[name] for name in op.operands}
-        return is_collective(op.kind) and places != {_place(op.dist)}
+        return is_collective(op.kind) and places != {fixed_of(op.dist)}
 
     def _waits(self, needs: int, body: int) -> bool:
         """Returns whether some of what is needed waits for a body."""
@@ -108,10 +107,6 @@ class _Growing:
                 found |= self.bodies[number].awaits
             new = found & ~seen
         return False
-
-
-def _place(dist: Layout | OpDist | None) -> Fixed:
-    return () if dist is None else dist.mesh.fixed
 
 
 def _mask(numbers: Iterable[int]) -> int:

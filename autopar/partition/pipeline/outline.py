@@ -19,7 +19,7 @@ from autopar.ir import emitted
 from autopar.ir.activations import is_asked
 from autopar.ir.memory.accumulating import ADDS, with_products_added
 from autopar.ir.ops.loops import CARRY, LAST, SUM
-from autopar.ir.program import MICROBATCH, Arg, Function, Op, OpDist, Program, Ref, Value
+from autopar.ir.program import MICROBATCH, Arg, Function, Op, Program, Ref, Value, on_mesh
 from autopar.ir.unroll import has_loops, unrolled, with_seeds
 from autopar.partition.pipeline.bodies import Body, bodies_of
 from autopar.partition.pipeline.of_ops import OpTasks
@@ -167,7 +167,7 @@ class _Sum:
     def before(self) -> Iterator[Op]:
         """Yields what hands the sum to the first call, and to the next ones."""
         zero = emitted.full(self._total.shape, 0, self._total.dtype).instead_of(self.op, self._zero)
-        yield replace(_on_mesh(zero), loops=())
+        yield replace(on_mesh(zero), loops=())
         carried = self._border(CARRY, (("self", Ref(self._zero)),), self.old)
         yield replace(carried, loops=())
 
@@ -176,7 +176,7 @@ class _Sum:
         (part,) = self.op.operands
         added = emitted.combine("sum", part, self._total.dtype).with_operand(self.old)
         op = added.instead_of(self.op, self.new)
-        return _on_mesh(replace(op, plan=((ADDS, self._total.name),)))
+        return on_mesh(replace(op, plan=((ADDS, self._total.name),)))
 
     def behind(self) -> Op:
         """Returns what the sum is behind the last call."""
@@ -184,9 +184,4 @@ class _Sum:
         return self._border(LAST, args, self._total.name)
 
     def _border(self, kind: str, args: tuple[tuple[str, Arg], ...], result: str) -> Op:
-        return _on_mesh(replace(self.op, kind=kind, args=args, results=(result,)))
-
-
-def _on_mesh(op: Op) -> Op:
-    """Returns an op that is none of the user's, computed as a whole on each process of its mesh."""
-    return replace(op, dist=None if op.dist is None else OpDist(op.dist.mesh))
+        return on_mesh(replace(self.op, kind=kind, args=args, results=(result,)))
