@@ -21,6 +21,7 @@ Sizes = tuple[IntExpr, ...]
 MARK = "autopar.shard.default"
 """The kind of the op that marks its operand within a graph (see `autopar.ir.mark`)."""
 
+EMPTY = "aten.empty.memory_format"
 TO_PARTIAL = "autopar.to_partial"
 """The kind of the op that keeps a value on one rank of several."""
 
@@ -159,7 +160,7 @@ def full(sizes: Sizes, element: bool | int | float, dtype: str) -> Emitted:
 
 def empty(sizes: Sizes, dtype: str) -> Emitted:
     """Room for a tensor, with any content; it has no operand."""
-    return Emitted("aten.empty.memory_format", (("size", sizes), ("dtype", DType(dtype))))
+    return Emitted(EMPTY, (("size", sizes), ("dtype", DType(dtype))))
 
 
 def to_partial(monoid: str, index: IntExpr) -> Emitted:
