@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from autopar.completion.plan import Plan
 from autopar.completion.search.network.memory_price import FREE, MemoryPrice
+from autopar.cost import Cluster, evaluate, peak_rank_timeline
 from autopar.ir.program import Program
 
 PRICES = tuple(2.0**number for number in range(-2, 10))
@@ -52,6 +53,19 @@ class LoweredPlan:
     seconds: float
     peak_bytes: int
     strategy: str = ""
+
+
+def lowered_plan(plan: Plan, ranks: Program, cluster: Cluster, strategy: str = "") -> LoweredPlan:
+    """Returns a plan with what is predicted of what a rank runs of it.
+
+    Args:
+        plan: The plan.
+        ranks: What a rank runs.
+        cluster: The hardware.
+        strategy: The preset that it is; "" of a plan that was searched.
+    """
+    seconds = evaluate(ranks, cluster).serialized_seconds
+    return LoweredPlan(plan, ranks, seconds, peak_rank_timeline(ranks).peak_bytes, strategy)
 
 
 @dataclass(frozen=True)

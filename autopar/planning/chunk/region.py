@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.loops import ENTERS, LEAVES
 from autopar.ir.program import Function, Op, Value
+from autopar.planning.chunk.narrow import Misaligned, narrowing_of
 from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, cutting_of
 
 Key = tuple[str, ...]
@@ -36,6 +37,7 @@ class Region:
         ops: How iterations share its ops.
         cuts: How they share values.
         refused: Why ops that read or make what is cut are in no iteration.
+        is_misaligned: Whether one of these would be in another number of parts.
     """
 
     main: Function
@@ -45,6 +47,7 @@ class Region:
     ops: dict[Key, Cutting] = field(default_factory=dict)
     cuts: dict[str, Cut] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
+    is_misaligned: bool = False
 
     def gained(self, values: Collection[str]) -> int:
         """Returns the bytes of values that are never there as a whole, less those that still are.
@@ -140,9 +143,10 @@ class _Growth:
         if op.kind in (*ENTERS, *LEAVES):
             return
         try:
-            found = cutting_of(op, self._main.values, region.loop, cut, operand, result)
+            found = self._cutting(op, cut, operand, result)
             self._check(op, found)
         except Inadmissible as why:
+            region.is_misaligned |= isinstance(why, Misaligned)
             region.refused.setdefault(op.results, str(why))
             return
         region.ops[op.results] = found
@@ -157,6 +161,16 @@ class _Growth:
             if need is not None and name not in region.cuts and region.is_large(name):
                 region.cuts[name] = need
                 yield name
+
+    def _cutting(self, op: Op, cut: Cut, operand: int, result: int) -> Cutting:
+        """Returns an op as iterations share it.
+
+        Raises:
+            Inadmissible: If they can't.
+        """
+        values = self._main.values
+        narrowed = narrowing_of(op, values, cut, operand)
+        return narrowed or cutting_of(op, values, self._region.loop, cut, operand, result)
 
     def _check(self, op: Op, found: Cutting) -> None:
         """Refuses an op that leaves another part of a value than its readers need."""

@@ -21,6 +21,7 @@ from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.ops.loops import CAT, SUM, TAKE
 from autopar.ir.program import Arg, Op, OpDist, Value
 from autopar.ir.rules.distribution import rank_call
+from autopar.planning.chunk.narrow import Narrowing
 from autopar.planning.chunk.region import Level, Region
 from autopar.planning.chunk.split import Cut, Cutting
 
@@ -159,9 +160,12 @@ class LoopWriter:
 
     def _local(self, op: Op, found: Cutting, piece: Piece) -> Op:
         """Returns an op with the arguments and the choice that it has for a part."""
-        axis = self.region.loop
-        kind, args = rank_call(found.rule, found.dist(axis, self.cut.parts), op.kind)
-        local = {name: _at(arg, axis, piece) for name, arg in args.items()}
+        axis, local = self.region.loop, dict[str, Arg]()
+        if isinstance(found, Narrowing):
+            kind, local = found.local(op, is_rest=piece.suffix == "rest")
+        else:
+            kind, args = rank_call(found.rule, found.dist(axis, self.cut.parts), op.kind)
+            local = {name: _at(arg, axis, piece) for name, arg in args.items()}
         local_op = replace(op.with_args(local), kind=kind, phase=self._phase(op))
         if len(op.results) == 1 and written_arguments(kind):
             local_op = replace(local_op, plan=(*local_op.plan, (OVER, "operand")))
