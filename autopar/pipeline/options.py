@@ -219,7 +219,8 @@ class CompileOptions:
     @property
     def chooses_chunks(self) -> bool:
         """Whether a limit of memory decides what is computed in parts."""
-        return self.chunks is None and self.memory_bytes is not None and not self.pipeline
+        limited = self.memory_bytes is not None and self.chunks is None
+        return limited and not self.pipeline and not self.phases_apart
 
     @property
     def offloaded(self) -> tuple[str, ...] | None:
@@ -263,6 +264,7 @@ class CompileOptions:
             apart=self.apart or loaded.apart,
             activations=(*loaded.activations, *self.activations),
             offload=loaded.offload if self.offload is None else self.offload,
+            chunks=loaded.chunks if self.chunks is None else self.chunks,
         )
 
     def pinned(self, program: Program) -> frozenset[str]:

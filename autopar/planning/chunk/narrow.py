@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autopar.ir import emitted
 from autopar.ir.dims import block_size
 from autopar.ir.ops import rule_of
-from autopar.ir.program import Arg, Op, Value
+from autopar.ir.program import Op, Value
 from autopar.planning.chunk.split import Cut, Cutting, Inadmissible
 
 SLICE, BACKWARD = "aten.slice.Tensor", "aten.slice_backward.default"
@@ -33,8 +33,8 @@ class Narrowing(Cutting):
 
     dim: int
 
-    def local(self, op: Op, *, is_rest: bool) -> tuple[str, dict[str, Arg]]:
-        """Returns the kind and arguments of the op of a part.
+    def local(self, op: Op, *, is_rest: bool) -> Op:
+        """Returns the op of a part.
 
         Args:
             op: The op.
@@ -44,14 +44,13 @@ class Narrowing(Cutting):
         assert isinstance(before, Cut)
         assert isinstance(after, Cut)
         end = min(before.rest, after.rest) if is_rest else before.block
-        same = emitted.slice_(0, end, self.dim)
         if not is_rest or op.kind == SLICE:
-            return same.kind, dict(same.args)
+            same = emitted.slice_(0, end, self.dim).with_operand(op.operands[0])
+            return same.instead_of(op, op.results[0])
         sizes = op.arg("input_sizes")
         assert isinstance(sizes, tuple)
         whole = (*sizes[: self.dim], after.rest, *sizes[self.dim + 1 :])
-        args = dict(op.args)
-        return op.kind, args | {"input_sizes": whole, "dim": self.dim, "start": 0, "end": end}
+        return op.with_args({"input_sizes": whole, "dim": self.dim, "start": 0, "end": end})
 
 
 def narrowing_of(op: Op, values: Mapping[str, Value], cut: Cut, operand: int) -> Narrowing | None:

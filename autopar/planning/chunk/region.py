@@ -115,6 +115,8 @@ class _Growth:
         self._makers = self._main.producers()
         made = self._makers.get(region.seed)
         self._loops = made.loops if made else ()
+        self._ops = [(op, op.operands) for op in self._main.ops]
+        self._made: set[str] = set()
 
     def grow(self) -> None:
         """Adds all ops around large values, and then those on ways between them."""
@@ -150,6 +152,7 @@ class _Growth:
             region.refused.setdefault(op.results, str(why))
             return
         region.ops[op.results] = found
+        self._made.update(op.results)
         for name, part in zip(op.results, found.results, strict=True):
             if isinstance(part, Cut) and name not in region.cuts:
                 region.cuts[name] = part
@@ -180,25 +183,23 @@ class _Growth:
 
     def _between(self) -> Iterator[str]:
         """Adds ops between ops of the region; yields the large values around them."""
-        region = self._region
-        after: set[str] = set()
-        for op in self._main.ops:
-            if op.results in region.ops or not after.isdisjoint(op.operands):
+        after = self._made.copy()
+        for op, operands in self._ops:
+            if not after.isdisjoint(operands):
                 after.update(op.results)
         before: set[str] = set()
-        for op in reversed(self._main.ops):
-            if op.results in region.ops:
-                before.update(op.operands)
+        for op, operands in reversed(self._ops):
+            if op.results in self._region.ops:
+                before.update(operands)
             elif not before.isdisjoint(op.results):
-                before.update(op.operands)
-                if not after.isdisjoint(op.operands):
-                    yield from self._join(op)
+                before.update(operands)
+                if not after.isdisjoint(operands):
+                    yield from self._join(op, operands)
 
-    def _join(self, op: Op) -> Iterator[str]:
+    def _join(self, op: Op, operands: Sequence[str]) -> Iterator[str]:
         """Adds an op on a way between others, by what it reads of them."""
-        made = {name for key in self._region.ops for name in key}
-        for at, name in enumerate(op.operands):
-            if name in made and name in self._region.cuts:
+        for at, name in enumerate(operands):
+            if name in self._made and name in self._region.cuts:
                 yield from self._add(op, self._region.cuts[name], operand=at)
 
 

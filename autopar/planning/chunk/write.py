@@ -160,12 +160,12 @@ class LoopWriter:
 
     def _local(self, op: Op, found: Cutting, piece: Piece) -> Op:
         """Returns an op with the arguments and the choice that it has for a part."""
-        axis, local = self.region.loop, dict[str, Arg]()
         if isinstance(found, Narrowing):
-            kind, local = found.local(op, is_rest=piece.suffix == "rest")
-        else:
-            kind, args = rank_call(found.rule, found.dist(axis, self.cut.parts), op.kind)
-            local = {name: _at(arg, axis, piece) for name, arg in args.items()}
+            local_op = found.local(op, is_rest=piece.suffix == "rest")
+            return replace(local_op, phase=self._phase(op), dist=None)
+        axis = self.region.loop
+        kind, args = rank_call(found.rule, found.dist(axis, self.cut.parts), op.kind)
+        local = {name: _at(arg, axis, piece) for name, arg in args.items()}
         local_op = replace(op.with_args(local), kind=kind, phase=self._phase(op))
         if len(op.results) == 1 and written_arguments(kind):
             local_op = replace(local_op, plan=(*local_op.plan, (OVER, "operand")))
