@@ -28,7 +28,7 @@ def may_overwrite(op: Op) -> bool:
 
     So are sums of gradients: where a parameter is read twice, each takes as much as that.
     """
-    is_sum = op.kind == "aten.add.Tensor" and op.phase == "backward"
+    is_sum = op.kind == emitted.ADD and op.phase == "backward"
     return is_sum or any(name in (ADDS, OVER) for name, _ in op.plan)
 
 

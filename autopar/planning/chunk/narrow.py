@@ -16,8 +16,6 @@ from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, Value
 from autopar.planning.chunk.split import Cut, Cutting, Inadmissible
 
-SLICE, BACKWARD = "aten.slice.Tensor", "aten.slice_backward.default"
-
 
 class Misaligned(Inadmissible):
     """Iterations have blocks of what is whole that a slice has only a part of."""
@@ -44,7 +42,7 @@ class Narrowing(Cutting):
         assert isinstance(before, Cut)
         assert isinstance(after, Cut)
         end = min(before.rest, after.rest) if is_rest else before.block
-        if not is_rest or op.kind == SLICE:
+        if not is_rest or op.kind == emitted.SLICE:
             same = emitted.slice_(0, end, self.dim).with_operand(op.operands[0])
             return same.instead_of(op, op.results[0])
         sizes = op.arg("input_sizes")
@@ -66,7 +64,7 @@ def narrowing_of(op: Op, values: Mapping[str, Value], cut: Cut, operand: int) ->
         Misaligned: If other parts would do.
         Inadmissible: If no parts do.
     """
-    rule = rule_of(op, values) if op.kind in (SLICE, BACKWARD) else None
+    rule = rule_of(op, values) if op.kind in (emitted.SLICE, emitted.SLICE_BACKWARD) else None
     if rule is None or op.arg("start", 0) not in (0, None) or op.arg("step", 1) != 1:
         return None
     (name,), (result,) = op.operands, op.results
