@@ -22,7 +22,7 @@ from autopar.base.units import human_bytes, human_seconds
 from autopar.completion.search.watch import Watch
 from autopar.cost import evaluate, memory_timeline, peak_rank_timeline
 from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.program import Program
+from autopar.ir.program import MICROBATCH, Program
 from autopar.partition import UnrollLoops
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.options import CompileOptions
@@ -92,12 +92,16 @@ class _Cut:
     @cached_property
     def floor(self) -> Floor:
         """What a rank holds at once, besides what waits for the backward pass."""
-        return Floor.of(peak_rank_timeline(self.planning.planner.unlimited.ranks))
+        ranks = self.planning.planner.unlimited.ranks
+        if len(ranks.functions) > 1:
+            # What is within functions isn't seen from outside.
+            return self.alone
+        return Floor.of(peak_rank_timeline(ranks))
 
     @cached_property
-    def alone_bytes(self) -> int:
-        """The floor of one device."""
-        return Floor.of(memory_timeline(self._alone)).nbytes
+    def alone(self) -> Floor:
+        """What one device holds at once, of microbatches one."""
+        return Floor.of(memory_timeline(self._alone))
 
     @cached_property
     def alone_seconds(self) -> float:
@@ -107,7 +111,7 @@ class _Cut:
 
     @cached_property
     def _alone(self) -> Program:
-        return UnrollLoops()(self.planning.pinned)
+        return UnrollLoops(but=MICROBATCH)(self.planning.pinned)
 
 
 def fastest_chunks(
@@ -210,12 +214,12 @@ class _Chain:
         if self._watch.is_late or not self._left:
             return None
         self._left -= 1
-        if self._names and (
-            better := self._cut(now, self._names, _TIMES * self._parts, only_faster)
-        ):
-            self._parts *= _TIMES
-            return better
-        return self._other(now, only_faster)
+        parts = _TIMES * self._parts
+        better = self._cut(now, self._names, parts, only_faster) if self._names else None
+        if better is None:
+            return self._other(now, only_faster)
+        self._parts = parts
+        return better
 
     def _other(self, now: _Cut, only_faster: bool) -> _Cut | None:
         """Returns a program of which something else is cut, too."""
@@ -233,7 +237,7 @@ class _Chain:
         """Returns the dimension by which most of a device's floor is gained; None for any."""
         rank = len(now.planning.pinned.main.values[names[0]].shape)
         cuts = ((self._prepared(now, names, _TIMES, dim), dim) for dim in range(rank))
-        found = [(cut.alone_bytes, dim) for cut, dim in cuts if cut is not None]
+        found = [(cut.alone.nbytes, dim) for cut, dim in cuts if cut is not None]
         return min(found)[1] if found else None
 
     def _cut(self, now: _Cut, names: Sequence[str], parts: int, only_faster: bool) -> _Cut | None:
@@ -241,7 +245,11 @@ class _Chain:
         cut = self._prepared(now, names, parts, self._dim) if parts <= MOST_PARTS else None
         if cut is None or (only_faster and cut.alone_seconds >= now.alone_seconds):
             return None
-        return cut if cut.floor.nbytes < _LESS * now.floor.nbytes else None
+        try:
+            return cut if cut.floor.nbytes < _LESS * now.floor.nbytes else None
+        except AnnotationError:
+            # What the user pins, or a preset wants, doesn't suit it.
+            return None
 
     def _prepared(
         self, now: _Cut, names: Sequence[str], parts: int, dim: int | None

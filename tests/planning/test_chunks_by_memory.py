@@ -149,6 +149,20 @@ def test_a_plan_says_what_is_in_chunks(tmp_path: Path) -> None:
     assert str(autopar.explain(tmp_path / "build"))
 
 
+@pytest.mark.parametrize("mesh", ["1", "3"])
+def test_parts_of_microbatches(mesh: str, tmp_path: Path) -> None:
+    whole = compiled(mesh, accumulate=2)
+    limit = int(0.7 * peak_rank_timeline(whole.partitioned).peak_bytes)
+    parts = compiled(mesh, accumulate=2, memory=limit)
+    assert parts.options.chunks
+    assert peak_rank_timeline(parts.partitioned).peak_bytes <= limit
+    losses, stored = trained(compiled(accumulate=2), tmp_path / "whole")
+    found = trained(parts, tmp_path / "parts")
+    assert found[0] == pytest.approx(losses, rel=1e-9)
+    for name, tensor in stored.items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=1e-9, atol=1e-11)
+
+
 def test_a_module_without_a_loss_fits_too(tmp_path: Path) -> None:
     """Inference: nothing is kept for a backward pass, so only parts can help."""
     model = nn.Sequential(nn.Linear(32, 4096), nn.GELU(), nn.Linear(4096, 32)).eval()

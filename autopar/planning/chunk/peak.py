@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from autopar.cost import MemoryTimeline
 from autopar.cost.memory.buffers import SAVED, TEMPORARIES, Buffer
 from autopar.ir.expr.expression import IntExpr
-from autopar.ir.program import Function, Op
+from autopar.ir.program import MICROBATCH, Function, Op
 
 _LEAST = 0.02
 """What is cut takes at least this part of the floor."""
@@ -86,7 +86,7 @@ def largest(main: Function, floor: Floor) -> list[tuple[str, ...]]:
         floor: That of a rank that runs its part.
 
     Returns:
-        Values of the forward pass outside of loops; the first take most.
+        Values of the forward pass that nothing cuts yet; the first take most.
     """
     makers = main.producers()
     taken: dict[Alike, int] = defaultdict(int)
@@ -98,11 +98,16 @@ def largest(main: Function, floor: Floor) -> list[tuple[str, ...]]:
             taken[_alike(name, main, makers)] += buffer.nbytes
     members: dict[Alike, list[str]] = defaultdict(list)
     for op in main.ops:
-        if op.phase == "forward" and not op.loops:
+        if op.phase == "forward" and not _is_cut(op):
             for name in op.results:
                 members[_alike(name, main, makers)].append(name)
     large = [each for each in taken if taken[each] >= _LEAST * floor.nbytes]
     return [tuple(members[each]) for each in sorted(large, key=taken.__getitem__, reverse=True)]
+
+
+def _is_cut(op: Op) -> bool:
+    """Whether an op is in a loop already, but for that over microbatches."""
+    return any(loop != MICROBATCH for loop, _ in op.loops)
 
 
 def _serial(name: str, makers: Mapping[str, Op]) -> str:
@@ -119,7 +124,7 @@ def _forward(name: str, main: Function, makers: Mapping[str, Op]) -> str | None:
     shape, waiting, seen = main.values[name].shape, [name], {name}
     for each in waiting:
         op = makers[each]
-        if op.loops:
+        if _is_cut(op):
             continue
         if op.phase == "forward":
             return each
