@@ -22,7 +22,6 @@ from autopar.annotate import (
     without_offload,
 )
 from autopar.base.collector import paused_collector
-from autopar.base.errors import AnnotationError
 from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.kept_whole import kept_whole
@@ -51,6 +50,7 @@ from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planned, Planning
 from autopar.pipeline.stages import predicted_stages
 from autopar.planning.chunk import chunked, loops_reported
+from autopar.planning.chunk.late import in_backward_pass
 from autopar.planning.cut import cut_into_stages
 from autopar.planning.fit import Fitted, Fitter
 from autopar.planning.lowering import LOWERING, Observer, Store
@@ -220,12 +220,8 @@ def annotated(program: Program, options: CompileOptions) -> Program:
     if options.microbatches > 1:
         program = split_batch(program, options.microbatches)
     program = chunked(program, options.chunks or (), phases_apart=options.phases_apart)
-    if options.pipeline and (loops := loops_reported(program)):
-        raise AnnotationError(
-            f"{loops[0].loc}: {loops[0].subject!r} is computed in chunks, and a schedule of"
-            f" pipeline={options.pipeline!r} would tell their phases apart, which isn't carried out"
-            " yet; leave out one of both"
-        )
+    if options.pipeline:
+        program = in_backward_pass(program)
     if options.apart:
         program = split_fused_weights(program)
     program = apply_activations(program, options.activations)
