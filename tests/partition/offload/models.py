@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import autopar
 from autopar.compiled import CompiledModel
+from autopar.ir.memory.transfers import DEVICE
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.training.stepping import NonFiniteLoss
@@ -50,7 +51,7 @@ def compiled(
     **options: Any,
 ) -> CompiledModel:
     made = stack() if model is None else model
-    given: dict[str, Any] = {"mesh": "1", "strategy": "data", **options}
+    given: dict[str, Any] = {"mesh": "1", "strategy": "data", "update": DEVICE, **options}
     return autopar.compile(
         made,
         batch(),
