@@ -120,10 +120,14 @@ class Cluster:
     def host_seconds(self, nbytes: int) -> float:
         """Returns the time of an elementwise op of the host, which its memory bounds.
 
+        To begin, it is assumed to take as long as a transfer: it waits for one.
+
         Args:
             nbytes: What it reads and writes there.
         """
-        return self.launch_seconds + nbytes / self.host_bytes_per_second
+        link = self.host_link
+        start = self.launch_seconds if link is None else link.alpha_seconds
+        return start + nbytes / self.host_bytes_per_second
 
     @property
     def host_bytes_per_second(self) -> float:

@@ -183,13 +183,15 @@ LINK = "host_link: {name: bus, alpha_seconds: 1e-5, beta_seconds_per_byte: 2e-11
 
 def test_what_a_host_reaches_of_its_memory(tmp_path: Path) -> None:
     """What a file says; else what its link brings, or the device's own memory."""
-    said = load(tmp_path, f"{GOOD}{LINK}host_memory_bytes_per_second: 6e10\nlaunch_seconds: 1e-6\n")
-    assert said.host_seconds(6_000) == pytest.approx(1e-6 + 1e-7)
+    said = load(tmp_path, f"{GOOD}{LINK}host_memory_bytes_per_second: 6e10\n")
+    assert said.host_seconds(6_000) == pytest.approx(1e-5 + 1e-7)
     assert load(tmp_path, cluster_text(said)) == said
     linked = load(tmp_path, GOOD + LINK)
     assert linked.host_memory_bytes_per_second is None
     assert linked.host_bytes_per_second == pytest.approx(5e10)
-    assert load(tmp_path, GOOD).host_bytes_per_second == 1e12
+    alone = load(tmp_path, f"{GOOD}launch_seconds: 1e-6\n")
+    assert alone.host_bytes_per_second == 1e12
+    assert alone.host_seconds(1_000_000) == pytest.approx(2e-6)
     with pytest.raises(InvalidInputError, match="host_memory_bytes_per_second must be a number"):
         load(tmp_path, f"{GOOD}host_memory_bytes_per_second: fast\n")
 

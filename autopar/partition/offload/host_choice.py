@@ -106,4 +106,4 @@ class UpdatePrices:
 
     def _transfers(self, names: Iterable[str]) -> float:
         values, cluster = self._main.values, self._cluster
-        return sum(cluster.transfer_seconds(value_bytes(values[name])) for name in names)
+        return sum(cluster.transfer_seconds(value_bytes(values[name])) for name in sorted(names))

@@ -65,7 +65,7 @@ def host_updates(
         found = _Placement(program, waiting)
         if not found.refused:
             return [found.update(owner) for owner in found.ops]
-        refused = {owner: _state(program, waiting.pop(owner)) for owner in found.refused}
+        refused = {owner: _state(program, waiting.pop(owner)) for owner in sorted(found.refused)}
         waiting.update((owner, state) for owner, state in refused.items() if state)
     return []
 
@@ -163,7 +163,8 @@ class _Placement:
         for name in op.operands:
             if name not in self._inputs or not self.main.values[name].shape:
                 owner = self.where.get(name)
-                self.refused.update(self.waiting if owner == _BY_DEVICE else filter(None, [owner]))
+                if owner is not None:
+                    self.refused.update([owner] if owner != _BY_DEVICE else self.waiting)
 
     def update(self, owner: str) -> HostUpdate:
         """Returns the update of a parameter that isn't refused."""
