@@ -70,12 +70,12 @@ def state_of(trainer: Any) -> dict[str, Tensor]:
     return found
 
 
-def trained(found: CompiledModel) -> tuple[list[float], dict[str, Tensor]]:
+def trained(found: CompiledModel, steps: int = STEPS) -> tuple[list[float], dict[str, Tensor]]:
     """Returns the losses of some steps, and the state behind them."""
     with tempfile.TemporaryDirectory() as folder:
         found.save(f"{folder}/build")
         with autopar.load(f"{folder}/build", virtual=True) as trainer:
-            losses = [trainer.step(batch()).item() for _ in range(STEPS)]
+            losses = [trainer.step(batch()).item() for _ in range(steps)]
             return losses, state_of(trainer)
 
 

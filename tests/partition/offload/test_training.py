@@ -23,6 +23,7 @@ from tests.partition.offload.models import (
     stack,
     state_of,
     train_on_a_rank,
+    trained,
 )
 from tests.runtime.job.real import run_ranks
 
@@ -144,6 +145,30 @@ def test_master_weights_wait_too(tmp_path: Path) -> None:
         with autopar.load(tmp_path / f"{at}", virtual=True) as trainer:
             losses.append([trainer.step(halves).item() for _ in range(3)])
     assert losses[0] == losses[1] == losses[2]
+
+
+@pytest.mark.parametrize("offload", [STATE, ALL])
+def test_steps_that_overflow_are_skipped_on_the_host_too(offload: tuple[str, ...]) -> None:
+    found = {}
+    for waits, update in ((offload, HOST), ((), DEVICE)):
+        model = stack()
+        step = autopar.compile(
+            model,
+            batch(),
+            mesh="2",
+            strategy="fsdp",
+            loss=torch.nn.functional.mse_loss,
+            optimizer=OPTIMIZERS["adam"](model),
+            autocast=torch.float16,
+            scaler=torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=2),
+            offload=waits,
+            update=update,
+        )
+        found[update] = trained(step, steps=14)
+    (losses, state), (expected, wanted) = found[HOST], found[DEVICE]
+    assert losses == expected
+    assert losses[0] == losses[1] != losses[-1]
+    assert all(torch.equal(state[name], tensor) for name, tensor in wanted.items())
 
 
 def test_checkpoints_go_on_with_and_without(tmp_path: Path) -> None:
