@@ -7,26 +7,13 @@ from collections.abc import Set as AbstractSet
 
 from autopar.ir.collectives import DECLARED, is_collective
 from autopar.ir.dtypes import DTYPE_BYTES
-from autopar.ir.emitted import END_OFFLOAD, OFFLOAD, OVER, RELOAD
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, is_open, shape_str, substitute
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import Layout
-from autopar.ir.memory.transfers import ENDED, STARTED, host_values, hosted, is_on_host
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import (
-    CALLS,
-    PHASES,
-    ROLES,
-    Arg,
-    DType,
-    Function,
-    Loops,
-    Op,
-    Program,
-    Value,
-    refs,
-)
+from autopar.ir.program import PHASES, ROLES, Arg, DType, Function, Loops, Op, Program, Value
 from autopar.ir.text.words import value_name
+from autopar.ir.verify.host import check_host
 from autopar.ir.verify.problems import Problems, one_of
 
 
@@ -53,7 +40,7 @@ class _FunctionCheck:
         defined = self._check_inputs()
         for op in self._function.ops:
             self._check_op(op, defined)
-        self._check_hosted()
+        check_host(self._function, self._problems)
         self._check_ends(defined)
 
     def _add(self, subject: str, expected: object, got: object) -> None:
@@ -68,34 +55,6 @@ class _FunctionCheck:
                 self._add(f"input {value_name(name)}", "different inputs", "it twice")
             defined[name] = None
         return defined
-
-    def _check_hosted(self) -> None:
-        """Nothing but transfers and the host reads what is in its memory, and the host no more."""
-        function = self._function
-        inputs, there = hosted(function), host_values(function)
-        for op in function.ops if there else ():
-            if is_on_host(op):
-                self._check_on_host(op, there)
-            elif op.kind in (RELOAD, OFFLOAD):
-                over = [ref.name for ref in refs(op.arg(OVER))]
-                if not inputs.issuperset(over):
-                    self._at_op(op, f"argument {OVER}", "an input of the function", over[0])
-            elif op.kind != END_OFFLOAD and (read := there.intersection(op.operands)):
-                name = value_name(min(read))
-                self._at_op(op, "operand", f"{name} brought to the device", f"{name} itself")
-        for output, source in function.aliases:
-            if (output in there) != (source in inputs):
-                where = ("the device's memory", "the host's memory")[source in inputs]
-                self._add(f"alias to {value_name(source)}", f"a new content in {where}", output)
-
-    def _check_on_host(self, op: Op, there: AbstractSet[str]) -> None:
-        """The host computes what is in its memory, and neither communicates nor calls."""
-        if op.kind in (*STARTED, *ENDED, *CALLS) or is_collective(op.kind):
-            self._at_op(op, "op", "one that a host may compute", op.kind)
-        for name in op.operands:
-            if name not in there and name in self._function.values:
-                subject = f"operand {value_name(name)}"
-                self._at_op(op, subject, "a value in the host's memory", "one on the device")
 
     def _check_ends(self, defined: dict[str, None]) -> None:
         function = self._function

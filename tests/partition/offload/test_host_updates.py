@@ -1,12 +1,10 @@
-"""Updates that the host carries out where their state waits: which those are, and who decides."""
+"""Updates that the host carries out where their state waits: which ops those are."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import autopar
 from autopar.base.errors import AnnotationError, InvalidInputError, VerificationError
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, evaluate, memory_timeline
-from autopar.cost.links import HostLink
 from autopar.ir.emitted import END_OFFLOAD, OFFLOAD, RELOAD
 from autopar.ir.memory.transfers import DEVICE, EITHER, HOST, hosted, is_on_host, on_host
 from autopar.ir.program import Op, Program
@@ -26,14 +23,11 @@ from autopar.ir.program_pb2 import File
 from autopar.ir.serde import HOST_VERSION, program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program, print_program
 from autopar.ir.verify import verify_structure
-from autopar.partition.recompute import DoesNotFit
-from autopar.planning.fit import Fitter
 from tests.partition.offload.models import (
     ALL,
     LAYERS,
     OPTIMIZERS,
     STATE,
-    assert_trains_alike,
     batch,
     compiled,
     stack,
@@ -43,11 +37,6 @@ from tests.partition.offload.on_device import measured
 
 WEIGHT = 32 * 32 * 4
 CPU = Cluster.load("cpu")
-LINK = HostLink("link", 1e-6, 2e-11)
-SLOW, MIDDLE, FAST = (
-    replace(CPU, host_link=LINK, host_memory_bytes_per_second=rate) for rate in (1e9, 1.2e10, 2e11)
-)
-HOSTS = (SLOW, MIDDLE, FAST)
 FORCED: dict[str, Any] = {"update": HOST}
 
 
@@ -64,19 +53,6 @@ def moved(found: CompiledModel, kind: str, numbers: bool = False) -> list[str]:
     values = found.partitioned.main.values
     names = [op.operands[0] for op in updates(found) if op.kind == kind]
     return [name for name in names if numbers or values[name].shape]
-
-
-@cache
-def plain() -> Program:
-    return compiled([], cluster=CPU).partitioned
-
-
-def labels(*roles: str) -> tuple[str, ...]:
-    ports = plain().signature.inputs
-    return tuple(port.label for port in ports if port.role in roles and port.shape)
-
-
-WAITING = (labels("optimizer_state"), labels("optimizer_state", "parameter"))
 
 
 # What goes where.
@@ -224,80 +200,6 @@ def test_state_that_depends_on_rows_comes_to_the_device() -> None:
     assert trained(found)[0] == trained(steps_with(Rows, DEVICE, offload=[]))[0]
     (entry,) = (each for each in found.report if each.category == "offload")
     assert "the host updates 0 of 8 parameters" in entry.detail
-
-
-# Who decides.
-
-
-@pytest.mark.parametrize("names", WAITING, ids=len)
-@pytest.mark.parametrize("host", HOSTS, ids=str)
-def test_the_faster_one_updates(host: Cluster, names: tuple[str, ...]) -> None:
-    seconds = {
-        update: Fitter(plain(), host, names, update=update).within(None).added_seconds
-        for update in (EITHER, HOST, DEVICE)
-    }
-    assert seconds[EITHER] <= min(seconds[HOST], seconds[DEVICE])
-
-
-def test_a_slow_host_updates_nothing_and_a_fast_one_all() -> None:
-    weights = {f"{at}.weight" for at in range(0, 2 * LAYERS, 2)}
-    state, everything = WAITING
-    for host, names, expected in (
-        (SLOW, state, set()),
-        # To send less of a bias doesn't pay for what an op of the host takes to begin.
-        (FAST, state, weights),
-        (FAST, everything, weights | {each.replace("weight", "bias") for each in weights}),
-    ):
-        assert {*Fitter(plain(), host, names).within(None).traffic.updated} == expected
-
-
-@pytest.mark.parametrize("names", WAITING, ids=len)
-@pytest.mark.parametrize("update", [EITHER, HOST, DEVICE])
-@pytest.mark.parametrize("host", HOSTS, ids=str)
-def test_seconds_are_what_the_evaluator_says(
-    host: Cluster, update: str, names: tuple[str, ...]
-) -> None:
-    found = Fitter(plain(), host, names, update=update).within(None)
-    before, after = evaluate(plain(), host), evaluate(found.program, host)
-    added = after.serialized_seconds - before.serialized_seconds
-    assert found.added_seconds == pytest.approx(added)
-    assert found.traffic.on_host.host == pytest.approx(after.host_seconds)
-    assert found.traffic.transfer_seconds == pytest.approx(after.transfer_seconds)
-
-
-@pytest.mark.parametrize("host", HOSTS, ids=str)
-@pytest.mark.parametrize("update", [EITHER, HOST])
-def test_more_memory_is_never_slower(host: Cluster, update: str) -> None:
-    most = memory_timeline(plain()).peak_bytes
-    fitter, fitted = Fitter(plain(), host, update=update), []
-    for limit in (most * part // 20 for part in range(8, 21)):
-        try:
-            found = fitter.within(limit)
-        except DoesNotFit:
-            continue
-        assert memory_timeline(found.program).peak_bytes <= limit
-        assert fitter.added_seconds(limit) == pytest.approx(found.added_seconds)
-        fitted.append(found)
-    assert len(fitted) > 5
-    assert fitted[-1].added_seconds == 0
-    for less, more in pairwise(fitted):
-        assert more.added_seconds <= less.added_seconds
-
-
-def test_a_limit_lets_the_host_update() -> None:
-    most = memory_timeline(plain()).peak_bytes
-    found = compiled(None, cluster=FAST, memory=most * 8 // 10, update=EITHER)
-    assert by_host(found)
-    assert memory_timeline(found.partitioned).peak_bytes <= most * 8 // 10
-    assert_trains_alike(found, "adam")
-
-
-def test_the_host_works_beside_the_link() -> None:
-    names = WAITING[1]
-    found = evaluate(Fitter(plain(), MIDDLE, names, update=HOST).within(None).program, MIDDLE)
-    assert found.host_seconds > 0
-    beside = min(found.host_seconds, found.transfer_seconds)
-    assert found.overlapped_seconds < found.serialized_seconds - beside / 4
 
 
 # What programs say.
