@@ -41,6 +41,7 @@ def compile(
     schedule: str = "1f1b",
     microbatches: int = 1,
     offload: str | Sequence[str] | None = None,
+    update: str = "auto",
     chunks: Mapping[str, int | Sequence[int]] | None = None,
     autocast: torch.dtype | None = None,
     master_dtype: torch.dtype | None = None,
@@ -104,6 +105,9 @@ def compile(
             `parameters`, or patterns of names as `shard` takes them (`exp_avg*/layers.*`), one or a
             list. A device holds two buckets of it, one in use and one under way. By default
             `memory` decides, where the cluster has a link to that memory; [] for nothing.
+        update: Who updates what waits there: the `device`, to which it comes for that; the `host`,
+            to which gradients go, and which keeps its part of the optimizer's state; or by default
+            `auto`, for each parameter whichever is predicted to take less time.
         chunks: What is computed in parts, one after another, so that it is never there as a whole:
             by pattern of names of modules or values into how many parts, `{"lm_head": 8}`, or
             along which dimension too, `{"lm_head": (0, 8)}`. What is large around it follows as
@@ -195,7 +199,7 @@ def compile(
         activations=activations,
     )
     options = options.in_stages(pipeline, schedule=schedule, microbatches=microbatches)
-    options = options.offloading(offload).in_chunks(chunks)
+    options = options.offloading(offload, update=update).in_chunks(chunks)
     known = None if options.any_shape else options.mesh
     captured = capture(model, example_inputs, recipe, known, dynamic)
     serial = with_state(captured.program, state or {})

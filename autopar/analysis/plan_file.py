@@ -69,6 +69,7 @@ def plan_of(what: Explainable) -> str:
         activations=tuple(_activations(main)),
         offload=decided.options.offloaded or (),
         chunks=decided.options.chunks,
+        update=decided.options.update,
     )
 
 

@@ -11,6 +11,7 @@
     chunks:
       lm_head: 8              # computed in 8 parts, one after another
       scores: [2, 4]          # in 4 parts along dimension 2
+    update: host                         # who updates that; or device, or auto
 
 is a file with pins: per dimension -1 or null, an axis, or several. A plan holds more:
 
@@ -47,6 +48,7 @@ from autopar.base.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.base.units import parse_limit
 from autopar.base.yaml_tree import Node, read_yaml
 from autopar.ir.fixed import Index
+from autopar.ir.memory.transfers import EITHER, PLACES
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
 from autopar.ir.text.layouts import Entry, parse_dims_mapping
@@ -61,6 +63,7 @@ KEYS = (
     "shard",
     "activations",
     "offload",
+    "update",
     "ops",
 )
 _POSITION = re.compile(r"[0-9]{1,9}")
@@ -81,6 +84,7 @@ class Annotations:
         activations: What becomes of activations until the backward pass.
         offload: What waits in the host's memory between uses; None if the file doesn't say it.
         chunks: What is computed in parts; None if the file doesn't say it.
+        update: Who updates that, one of `PLACES`.
     """
 
     pins: tuple[Pin, ...]
@@ -92,6 +96,7 @@ class Annotations:
     activations: tuple[ActivationPin, ...] = ()
     offload: tuple[OffloadPin, ...] | None = None
     chunks: tuple[ChunkPin, ...] | None = None
+    update: str = EITHER
 
 
 def load_annotations(path: str | Path) -> Annotations:
@@ -133,6 +138,7 @@ class _File:
             tuple(self.activations(found.get("activations"))),
             self.offload(found["offload"]) if "offload" in found else None,
             tuple(self.chunks(found["chunks"])) if "chunks" in found else None,
+            self.updater(found["update"]) if "update" in found else EITHER,
         )
 
     def pins(self, node: Node | None) -> Iterator[Pin]:
@@ -178,6 +184,13 @@ class _File:
             if not parts:
                 raise AnnotationError(f"{place}: {pattern!r} is in 0 parts; write at least 1")
             yield ChunkPin(pattern, parts, dim[0] if dim else None, place)
+
+    def updater(self, node: Node) -> str:
+        place = self.text(node)
+        if place not in PLACES:
+            known = ", ".join(PLACES)
+            raise AnnotationError(f"{self.place(node)}: update is one of {known}, not {place!r}")
+        return place
 
     def ops(self, node: Node | None) -> Iterator[OpPin]:
         for item in self.listed(node):

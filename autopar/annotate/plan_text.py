@@ -18,6 +18,7 @@ from autopar.base.units import human_bytes
 from autopar.ir.dims import DimLayout, dim_axes
 from autopar.ir.fixed import Fixed, index_text
 from autopar.ir.layout import Layout
+from autopar.ir.memory.transfers import EITHER
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import OpDist
 from autopar.ir.text.layouts import dims_mapping_text, entry_text
@@ -87,6 +88,7 @@ def plan_text(
     activations: Sequence[PinnedActivations] = (),
     offload: Sequence[str] = (),
     chunks: Sequence[ChunkPin] | None = None,
+    update: str = EITHER,
 ) -> str:
     """Returns a plan as the YAML that `load_annotations` reads.
 
@@ -101,6 +103,7 @@ def plan_text(
         activations: What the user wants of activations.
         offload: The labels of what waits in the host's memory between uses.
         chunks: What is computed in parts; None where nothing says so, nor a limit of memory.
+        update: Who updates that.
     """
     known = Names(names)
     sizes = ",".join(f"{axis}={size}" for axis, size in mesh.axis_sizes().items())
@@ -116,6 +119,7 @@ def plan_text(
         lines += ["", "activations:", *_activation_lines(activations, known)]
     if offload:
         lines += ["", *_listed("offload: ", offload)]
+        lines += [f"update: {update}"] if update != EITHER else []
     if ops:
         lines += ["", "ops:", *_op_lines(ops, known)]
     return "\n".join(lines) + "\n"

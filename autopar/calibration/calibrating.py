@@ -8,7 +8,7 @@ import platform
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -21,12 +21,13 @@ from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.base.file import write_file
 from autopar.base.units import human_seconds
 from autopar.calibration.fit import Fit, LinkSample, fit_link
+from autopar.calibration.host import HostRates, measure_host, slowest
 from autopar.calibration.levels import Level, group_of, levels_of
 from autopar.calibration.measure import ComputeRates, measure_compute, measure_links
 from autopar.calibration.together import Together
 from autopar.cost import Cluster, LinkLevel
 from autopar.cost.cluster_text import cluster_text
-from autopar.cost.links import CollectiveCost
+from autopar.cost.links import CollectiveCost, HostLink
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.device import backend_of, choose_device
 from autopar.runtime.job.processes import Processes
@@ -93,6 +94,12 @@ class Calibration:
             f"memory     {cluster.memory_bytes_per_second / 1e9:.3g} GB/s each;"
             f" an op takes {human_seconds(cluster.launch_seconds)} to start",
         ]
+        if (link := cluster.host_link) is not None:
+            lines.append(
+                f"host       {1 / link.beta_seconds_per_byte / 1e9:.3g} GB/s each way, and"
+                f" {human_seconds(link.alpha_seconds)}; it updates what waits there at"
+                f" {cluster.host_bytes_per_second / 1e9:.3g} GB/s for each"
+            )
         if not self.fits:
             lines.append(f"links      not measured by one process: those of {ASSUMED_LINKS!r}")
         for level, fits in self.fits.items():
@@ -246,7 +253,8 @@ def _on_rank(
     device = choose_device(settings.backend, processes)
     levels, seconds = levels_of(processes, settings.levels), settings.seconds
     if processes.size == 1:
-        return _described(processes, device, measure_compute(device, seconds), {}, settings)
+        rates, host = measure_compute(device, seconds), _host_of(device, seconds)
+        return _described(processes, device, rates, {}, settings, host)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = backend_of(device)
@@ -255,13 +263,21 @@ def _on_rank(
         Together(processes, backend, TIMEOUT, on_failure) as ranks,
         ranks.reported(),
     ):
-        rates = _slowest(measure_compute(device, seconds), device)
+        rates, host = _slowest(measure_compute(device, seconds), device), _host_of(device, seconds)
+        host = None if host is None else slowest(host, device)
         samples = {}
         for level in levels:
             groups = [group_of(processes, level, n, backend, TIMEOUT) for n in level.counts]
             samples[level] = measure_links(groups, device)
         dist.barrier()
-    return None if processes.rank else _described(processes, device, rates, samples, settings)
+    if processes.rank:
+        return None
+    return _described(processes, device, rates, samples, settings, host)
+
+
+def _host_of(device: torch.device, seconds: float) -> HostRates | None:
+    """Returns what a device and its host take; nothing where the device is the host."""
+    return None if device.type == "cpu" else measure_host(device, seconds)
 
 
 def _slowest(rates: ComputeRates, device: torch.device) -> ComputeRates:
@@ -280,6 +296,7 @@ def _described(
     rates: ComputeRates,
     samples: Mapping[Level, Sequence[LinkSample]],
     settings: Settings,
+    host: HostRates | None,
 ) -> Calibration:
     fitted = {level: fit_link(each) for level, each in samples.items()}
     links = tuple(
@@ -304,6 +321,10 @@ def _described(
         links or Cluster.load(ASSUMED_LINKS).links,
         launch_seconds=rates.launch_seconds,
     )
+    if host is not None:
+        link = HostLink("host", host.alpha_seconds, host.beta_seconds_per_byte)
+        rate = 1 / host.seconds_per_byte
+        cluster = replace(cluster, host_link=link, host_memory_bytes_per_second=rate)
     fits = {level.name: by_kind for level, (_, by_kind) in fitted.items()}
     return Calibration(cluster, fits, processes.size)
 

@@ -64,9 +64,9 @@ def measure_compute(device: torch.device, seconds: float) -> ComputeRates:
         seconds: About how long each measurement may take.
     """
     flops = {name: _product_rate(device, TORCH_DTYPES[name], seconds) for name in FLOATS}
-    copied = _copy_rate(device, COPY_BYTES[device.type], seconds)
+    copied = copy_rate(device, COPY_BYTES[device.type], seconds)
     few = torch.ones(16, device=device)
-    launch = _median_seconds(lambda: few + few, device, seconds)
+    launch = median_seconds(lambda: few + few, device, seconds)
     return ComputeRates({name: rate for name, rate in flops.items() if rate}, copied, launch)
 
 
@@ -76,19 +76,26 @@ def _product_rate(device: torch.device, dtype: torch.dtype, seconds: float) -> f
     for size in PRODUCT_SIZES[device.type]:
         try:
             a = torch.ones(size, size, device=device, dtype=dtype)
-            taken = _median_seconds(lambda a=a: a @ a, device, seconds)  # type: ignore[misc]
+            taken = median_seconds(lambda a=a: a @ a, device, seconds)  # type: ignore[misc]
         except (RuntimeError, NotImplementedError):
             return 0.0
         best = max(best, 2 * size**3 / taken)
     return best
 
 
-def _copy_rate(device: torch.device, nbytes: int, seconds: float) -> float:
+def copy_rate(device: torch.device, nbytes: int, seconds: float) -> float:
+    """Returns the bytes per second that an op on elements reads and writes.
+
+    Args:
+        device: Where it runs.
+        nbytes: Of each of its operands, and of its result.
+        seconds: About how long to measure.
+    """
     x = torch.ones(nbytes // 4, device=device)
-    return 3 * nbytes / _median_seconds(lambda: x + x, device, seconds)
+    return 3 * nbytes / median_seconds(lambda: x + x, device, seconds)
 
 
-def _median_seconds(run: Callable[[], object], device: torch.device, seconds: float) -> float:
+def median_seconds(run: Callable[[], object], device: torch.device, seconds: float) -> float:
     """Returns the seconds of a call: the median over slices of time, each of many calls.
 
     A slice is longer than the turns that processes take on a core, so what a call takes is what it

@@ -3,6 +3,8 @@
 A rank runs its ops in order. It starts some collectives as soon as it comes to them, one after the
 other, until somebody reads what they leave, and waits for others where they stand. Transfers to the
 host and back run beside both, those of a direction one after the other, until they are awaited.
+What the host computes begins when its operands are there, beside what the device was told before;
+what stands behind it the device is told when the host is done.
 
 Ranks on different slices of the mesh run different programs, of which one waits for another where
 they communicate: what moves between slices begins when all who take part have come to it. Such
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 
 from autopar.cost.op_cost import OpCost
 from autopar.ir.collectives import declared
+from autopar.ir.emitted import END_OFFLOAD
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.program import Function, Op
 
@@ -103,7 +106,7 @@ class _Rank:
         count = len(run.costs)
         self.clock = Clock([0.0] * count, [0.0] * count)
         self._run, self._meetings = run, meetings
-        self._computed = self._communicated = 0.0
+        self._computed = self._communicated = self._told = 0.0
         self._links: dict[str, float] = defaultdict(float)
         self._transferred = dict.fromkeys(STARTED, 0.0)
         self._ready: dict[str, float] = {}
@@ -115,6 +118,7 @@ class _Rank:
             if self._unmet:
                 yield from self._unmet.intersection(op.operands)
             known = max((self._ready.get(name, 0.0) for name in op.operands), default=0.0)
+            known = max(known, self._told)
             link = self._run.links.get(at)
             if link is None:
                 seconds, sends = self._run.calls.get(at), cost.communication_seconds > 0
@@ -151,12 +155,19 @@ class _Rank:
             cost: What it takes.
             known: When all that it reads is there.
         """
+        if cost.host_seconds:
+            self._told = known + cost.host_seconds
+            return known, self._told
         if op.kind in STARTED:
             begin = max(self._transferred[op.kind], self._computed, known)
             end = self._transferred[op.kind] = begin + cost.seconds
             return begin, end
         if op.kind in ENDED:
             begin = end = max(self._computed, known)
+            if op.kind == END_OFFLOAD:
+                # The device waits to give the memory back; the host may read what has arrived.
+                self._compute(begin, end)
+                return known, known
         elif not cost.communication_seconds:
             if not cost.compute_seconds:
                 return known, known

@@ -13,6 +13,7 @@ YAML files in `profiles/`; users write their own in the same form:
     memory_efficiency: 0.9      # the part of the bandwidth that is reached; 1 if left out
     launch_seconds: 1e-6        # what an op takes besides; 0 if left out
     host_link: {name: pcie5, alpha_seconds: 1e-5, beta_seconds_per_byte: 1.8e-11}
+    host_memory_bytes_per_second: 6e10    # each device's share of what the host reaches of its own
     links:
       - {name: nvlink, size: 8, alpha_seconds: 3e-6, beta_seconds_per_byte: 2.2e-12}
       - {name: infiniband, size: 32, alpha_seconds: 6e-6, beta_seconds_per_byte: 2e-11}
@@ -24,7 +25,9 @@ measured one by one, a level says their figures too, as
         collectives: {all_reduce: {alpha_seconds: 4e-6, beta_seconds_per_byte: 2e-12}}
 
 `host_link` joins a device to its host's memory, where tensors may wait; it is left out where there
-is no other memory.
+is no other memory. The host may update there what waits, at `host_memory_bytes_per_second`, while
+all devices of it have it do so; where that is left out, it is what the link brings in one
+direction, which the host's memory bears at least.
 
 There are as many levels as the hardware has, each with links of its own: pairs of devices within a
 host, hosts, the switch of a rack, the spine between racks. `cluster_file` reads such files, and
@@ -71,6 +74,8 @@ class Cluster:
         memory_efficiency: The part of the bandwidth that is reached.
         launch_seconds: What an op takes besides computing and moving data.
         host_link: The link to the host's memory; None where that is the device's own.
+        host_memory_bytes_per_second: A device's share of the bandwidth that ops of the host reach
+            of its memory; None where it isn't known.
     """
 
     name: str
@@ -83,6 +88,7 @@ class Cluster:
     memory_efficiency: float = 1.0
     launch_seconds: float = 0.0
     host_link: HostLink | None = None
+    host_memory_bytes_per_second: float | None = None
 
     @property
     def devices(self) -> int:
@@ -110,6 +116,30 @@ class Cluster:
         if self.host_link is None:
             return 2 * nbytes / self.bytes_per_second
         return self.host_link.transfer_seconds(nbytes)
+
+    def host_seconds(self, nbytes: int) -> float:
+        """Returns the time of an elementwise op of the host, which its memory bounds.
+
+        To begin, it is assumed to take as long as a transfer: it waits for one.
+
+        Args:
+            nbytes: What it reads and writes there.
+        """
+        link = self.host_link
+        start = self.launch_seconds if link is None else link.alpha_seconds
+        return start + nbytes / self.host_bytes_per_second
+
+    @property
+    def host_bytes_per_second(self) -> float:
+        """The bandwidth of the host's memory that an op of the host reaches for a device.
+
+        Where the cluster doesn't say it, that of the link, or of the device's own memory.
+        """
+        if self.host_memory_bytes_per_second is not None:
+            return self.host_memory_bytes_per_second
+        if self.host_link is None:
+            return self.bytes_per_second
+        return 1 / self.host_link.beta_seconds_per_byte
 
     def with_groups(self, *counts: int) -> Cluster:
         """Returns the cluster with these sizes of the levels outside a host, and no further ones.

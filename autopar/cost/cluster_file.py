@@ -27,6 +27,7 @@ class Description(TypedDict):
     memory_efficiency: float
     launch_seconds: float
     host_link: HostLink | None
+    host_memory_bytes_per_second: float | None
 
 
 def read_description(path: Path) -> Description:
@@ -55,6 +56,7 @@ LARGEST_SIZE = 10**7
 LEAST, LARGEST = 1e-30, 1e30
 """Between these are all figures of hardware; sums and products of them are finite."""
 
+_HOST_MEMORY = "host_memory_bytes_per_second"
 _KEYS = (
     "name",
     "device",
@@ -65,6 +67,7 @@ _KEYS = (
     "memory_efficiency",
     "launch_seconds",
     "host_link",
+    _HOST_MEMORY,
     "links",
 )
 _LINK_KEYS = ("name", "size", "alpha_seconds", "beta_seconds_per_byte", "topology", "collectives")
@@ -108,6 +111,9 @@ def parse_description(
         memory_efficiency=reader.share(top, "memory_efficiency"),
         launch_seconds=reader.number(top, "launch_seconds") if "launch_seconds" in top else 0.0,
         host_link=_host_link(reader, top["host_link"]) if "host_link" in top else None,
+        host_memory_bytes_per_second=reader.number(top, _HOST_MEMORY)
+        if _HOST_MEMORY in top
+        else None,
     )
     if reader.problems:
         listed = "\n".join(f"  - {_with_line(each, lines or {})}" for each in reader.problems)

@@ -27,6 +27,8 @@ def cluster_text(cluster: Cluster) -> str:
             f"host_link: {{name: {_scalar(link.name)}, alpha_seconds: {link.alpha_seconds!r},"
             f" beta_seconds_per_byte: {link.beta_seconds_per_byte!r}}}"
         )
+    if (host := cluster.host_memory_bytes_per_second) is not None:
+        lines.append(f"host_memory_bytes_per_second: {host!r}")
     lines.append("links:")
     for level in cluster.links:
         lines += [

@@ -1,10 +1,11 @@
 """Evaluate: the flops, bytes and seconds of each op of a rank's program, and of all of it.
 
 There are two figures of time, which are never mixed. *Serialized* seconds are the sum over ops,
-collectives and transfers to the host: what a search minimizes and bounds. *Overlapped* seconds are
-the end of a schedule in which sums and transfers run beside the ops that don't wait for them, as
-the runtime starts them (`autopar/cost/clocks.py`): what reports predict. Where ranks run different
-programs, as the stages of a pipeline, that schedule is one of all of them.
+collectives, transfers to the host and what the host computes: what a search minimizes and bounds.
+*Overlapped* seconds are the end of a schedule in which sums, transfers and the host run beside the
+ops that don't wait for them, as the runtime starts them (`autopar/cost/clocks.py`): what reports
+predict. Where ranks run different programs, as the stages of a pipeline, that schedule is one of
+all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from autopar.ir.collectives import (
 )
 from autopar.ir.expr.at_rank import args_at, value_at
 from autopar.ir.expr.expression import AsPlanned
-from autopar.ir.memory.transfers import ENDED, STARTED
+from autopar.ir.memory.transfers import ENDED, STARTED, is_on_host
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import functional_kind, is_known, rule_of
 from autopar.ir.ops.shape.view import FREE
@@ -82,6 +83,11 @@ class Evaluation:
     def transfer_seconds(self) -> float:
         """Seconds of transfers to the host's memory and back alone."""
         return sum(each.transfer_seconds for each in self.costs)
+
+    @cached_property
+    def host_seconds(self) -> float:
+        """Seconds of what the host computes alone."""
+        return sum(each.host_seconds for each in self.costs)
 
     @cached_property
     def flops(self) -> int:
@@ -244,6 +250,7 @@ class Evaluator:
         around = [values[name] for name in (*op.operands, *op.results)]
         key = (
             op.kind,
+            is_on_host(op),
             tuple(_plain(arg) for _, arg in op.args),
             len(op.results),
             *((each.shape, each.dtype) for each in around),
@@ -261,11 +268,11 @@ class Evaluator:
         kind = functional_kind(op.kind)
         rule = rule_of(replace(op, kind=kind, args=args), values)
         whole = OpDist(_ALONE)
-        return OpCost(
-            flops=product_flops(kind, rule),
-            moved_bytes=local_bytes(rule, whole, types),
-            compute_seconds=op_seconds(rule, whole, types, self.cluster),
-        )
+        moved = local_bytes(rule, whole, types)
+        if is_on_host(op):
+            return OpCost(host_seconds=self.cluster.host_seconds(moved))
+        seconds = op_seconds(rule, whole, types, self.cluster)
+        return OpCost(product_flops(kind, rule), moved, compute_seconds=seconds)
 
     def _collective(self, op: Op, values: Mapping[str, Value]) -> OpCost:
         declaration = declared(op.kind, op.loc)

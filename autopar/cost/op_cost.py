@@ -18,6 +18,7 @@ class OpCost:
         communication_seconds: Seconds on the links between devices.
         transferred_bytes: Bytes that are sent to the host or fetched from there.
         transfer_seconds: Seconds on the link to the host.
+        host_seconds: Seconds on the host, of an op that it computes.
     """
 
     flops: int = 0
@@ -27,11 +28,13 @@ class OpCost:
     communication_seconds: float = 0.0
     transferred_bytes: int = 0
     transfer_seconds: float = 0.0
+    host_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds if nothing else runs."""
-        return self.compute_seconds + self.communication_seconds + self.transfer_seconds
+        on_links = self.communication_seconds + self.transfer_seconds
+        return self.compute_seconds + on_links + self.host_seconds
 
 
 NOTHING = OpCost()

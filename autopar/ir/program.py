@@ -219,8 +219,9 @@ class Op:
         stage, microbatch, phase: Its place in a pipeline or training step.
         loops: The loops that it is in, outermost first (see `ir.ops.loops`).
         plan: Decisions about time and memory: what the user wants (see `ir.activations`), and of
-            copies and transfers, `recompute` or `offload`, what they are of. Also what the op makes
-            of no elements (see `ir.nothing`).
+            copies and transfers, `recompute` or `offload`, what they are of; `place`, whether the
+            host computes it (see `ir.memory.transfers`). Also what the op makes of no elements
+            (see `ir.nothing`).
     """
 
     kind: str

@@ -136,6 +136,7 @@ def lowering_of(problem: Problem, options: CompileOptions, store: Store | None =
         options.pipeline,
         options.schedule,
         options.offloaded,
+        options.update,
         functions=options.memory_bytes is None
         and not options.offloaded
         and not options.phases_apart,

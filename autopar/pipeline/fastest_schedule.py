@@ -90,7 +90,8 @@ def _alike() -> Sequence[Sequence[str]]:
 def _seconds(way: FastestSchedule) -> float:
     options, (_, plan, lowering) = way.options, way.planned
     ranks = lowering(plan.program).ranks
-    fitted = Fitter(ranks, options.cluster, lowering.offload).within(options.memory_bytes)
+    fitter = Fitter(ranks, options.cluster, lowering.offload, update=options.update)
+    fitted = fitter.within(options.memory_bytes)
     return price(fitted.program, options.cluster).overlapped_seconds
 
 

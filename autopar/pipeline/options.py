@@ -28,6 +28,7 @@ from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
+from autopar.ir.memory.transfers import EITHER, PLACES
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.mapping import Placement, parse_placement
@@ -46,6 +47,8 @@ _SCHEDULE = one_name((*SCHEDULES, AUTO_SCHEDULE))
 
 OFFLOAD = "offload"
 """Where a pin stands that says what another one came to."""
+
+_UPDATE = one_name(PLACES)
 
 _PATTERNS = Kind(
     lambda value: value is None or isinstance(value, str) or NAMES.fits(value),
@@ -84,6 +87,7 @@ class CompileOptions:
         microbatches: How many the batch of a program of inference is cut into.
         offload: Which stored tensors wait in the host's memory; None where `memory_bytes` decides.
         chunks: What is computed in parts, one after another; None where `memory_bytes` decides.
+        update: Who updates these, one of `PLACES`.
     """
 
     mesh: ProcessMesh
@@ -106,6 +110,7 @@ class CompileOptions:
     microbatches: int = 1
     offload: tuple[OffloadPin, ...] | None = None
     chunks: tuple[ChunkPin, ...] | None = None
+    update: str = EITHER
 
     @classmethod
     def from_arguments(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
@@ -175,14 +180,25 @@ class CompileOptions:
         return replace(self, pipeline=pipeline, schedule=schedule, microbatches=microbatches)
 
     def offloading(
-        self, offload: str | Sequence[str] | None, spelled: Spelling = in_python
+        self,
+        offload: str | Sequence[str] | None,
+        spelled: Spelling = in_python,
+        *,
+        update: str = EITHER,
     ) -> CompileOptions:
         """Returns the options with patterns of what waits in the host's memory; None for none.
 
+        Args:
+            offload: The patterns.
+            spelled: Says how the user wrote an argument.
+            update: Who updates what waits there.
+
         Raises:
-            InvalidInputError: If they are no texts.
+            InvalidInputError: If they are no texts, or there is no such place.
         """
         expect(_PATTERNS, offload=offload)
+        expect(_UPDATE, update=update)
+        self = replace(self, update=update if update != EITHER else self.update)
         if offload is None:
             return self
         patterns = (offload,) if isinstance(offload, str) else offload
@@ -265,6 +281,7 @@ class CompileOptions:
             activations=(*loaded.activations, *self.activations),
             offload=loaded.offload if self.offload is None else self.offload,
             chunks=loaded.chunks if self.chunks is None else self.chunks,
+            update=loaded.update if self.update == EITHER else self.update,
         )
 
     def pinned(self, program: Program) -> frozenset[str]:

@@ -34,6 +34,7 @@ from autopar.completion.undivided import computed_at_once, undivided
 from autopar.cost.evaluation import evaluate
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import Layout, Origin
+from autopar.ir.memory.transfers import HOST
 from autopar.ir.passes import Pass
 from autopar.ir.program import Program
 from autopar.ir.stages import has_stages
@@ -143,7 +144,7 @@ def _compiled(
     seen("annotate", pinned)
     seen(Complete.name, plan.program)
     lowered = lowering(plan.program, seen)
-    fitter = Fitter(lowered.ranks, options.cluster, options.offloaded)
+    fitter = Fitter(lowered.ranks, options.cluster, options.offloaded, update=options.update)
     fitted = fitter.within(options.memory_bytes)
     options = options.with_offload(fitted.offload)
     seen(Recompute.name, fitted.recomputed.program)
@@ -181,15 +182,27 @@ def with_exact_offload(program: Program, options: CompileOptions) -> tuple[Progr
         options: With patterns of what waits there.
 
     Raises:
-        AnnotationError: If a pattern matches nothing that may.
+        AnnotationError: If a pattern matches nothing that may, or nothing waits that the host
+            could update.
     """
     if options.phases_apart:
         # What a parallel module stores is the user's, who has it on the device.
         return program, options.with_offload(())
     if options.offload is None and not marked_offload(program):
+        _check_update(options, waits=False)
         return program, options
     labels = offloaded(program, options.offload or ())
+    _check_update(options, waits=bool(labels))
     return without_offload(program), options.with_offload(labels)
+
+
+def _check_update(options: CompileOptions, *, waits: bool) -> None:
+    """Refuses updates by the host where nothing waits in its memory, and no limit decides."""
+    if options.update == HOST and not waits and options.memory_bytes is None:
+        raise AnnotationError(
+            f"update={HOST!r}: the host updates what waits in its memory, and nothing does; say"
+            " what waits there, as with offload='optimizer', or leave it out"
+        )
 
 
 def _planning(

@@ -33,6 +33,7 @@ from autopar.cost.cluster import Cluster
 from autopar.cost.cluster_file import parse_description
 from autopar.cost.cluster_text import cluster_text
 from autopar.ir.builds.files import OPTIONS, Build
+from autopar.ir.memory.transfers import EITHER
 from autopar.mapping import Placement
 from autopar.mapping.placement import NAMED
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
@@ -62,6 +63,7 @@ def _known(options: CompileOptions) -> dict[str, Any]:
         "chunks": None
         if options.chunks is None
         else [[pin.pattern, pin.dim, pin.parts] for pin in options.chunks],
+        "update": options.update,
     }
 
 
@@ -99,6 +101,7 @@ def recorded_options(build: Build) -> CompileOptions:
         activations=tuple(_activations(content.get("activations"), place)),
         offload=_offload(content.get("offload"), place),
         chunks=_chunks(content.get("chunks"), place),
+        update=_field(content, "update", place, str) or EITHER,
     )
 
 

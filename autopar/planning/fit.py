@@ -17,9 +17,10 @@ from itertools import accumulate
 from autopar.base.units import counted, human_bytes, human_seconds
 from autopar.cost import Cluster, peak_rank_timeline
 from autopar.ir.builds.manifest import ReportEntry
+from autopar.ir.memory.transfers import DEVICE, EITHER
 from autopar.ir.program import Program
 from autopar.partition import OffloadState, Recompute
-from autopar.partition.offload import Traffic, traffic_of
+from autopar.partition.offload import Traffic, may_be_on_host, traffic_of
 from autopar.partition.offload.uses import value_bytes
 from autopar.partition.recompute import DoesNotFit, Learned, Recomputed, Recomputer
 
@@ -61,10 +62,19 @@ class Fitted:
         detail = (
             f"{human_bytes(self.traffic.host_bytes)} in the host's memory between uses, of which"
             f" the device holds at most {human_bytes(self.traffic.device_bytes)}; transfers take"
-            f" {human_seconds(self.traffic.seconds)} of a step"
+            f" {human_seconds(self.traffic.transfer_seconds)} of a step{self._by_host}"
         )
         subject = counted(len(self.offload), "stored tensor")
         return (*self.recomputed.remarks, ReportEntry("offload", subject, detail))
+
+    @property
+    def _by_host(self) -> str:
+        """What the host updates, in words."""
+        count, seconds = len(self.traffic.updated), self.traffic.on_host.host
+        if not count and not self.traffic.is_forced:
+            return ""
+        whole = counted(self.traffic.waiting, "parameter")
+        return f"; the host updates {count} of {whole}, in {human_seconds(seconds)}"
 
 
 class Fitter:
@@ -75,6 +85,7 @@ class Fitter:
         cluster: Predicts seconds.
         offload: The labels of what waits in the host's memory; None where a limit decides.
         learned: What is known of other programs on the cluster; more is added.
+        update: Who updates what waits there, the host or the device.
     """
 
     def __init__(
@@ -83,12 +94,29 @@ class Fitter:
         cluster: Cluster,
         offload: tuple[str, ...] | None = None,
         learned: Learned | None = None,
+        update: str = EITHER,
     ) -> None:
         self.program, self._cluster, self._learned = program, cluster, learned
+        self._given_update = update
         self._asked = () if offload is None else offload
         chooses = offload is None and cluster.host_link is not None
         self._levels = [self._asked, *(_levels(program) if chooses else ())]
         self._traffic: dict[tuple[str, ...], Traffic] = {}
+
+    @cached_property
+    def _update(self) -> str:
+        """Who updates what waits; the device at once, where the host is never faster."""
+        most, ports = self._levels[-1], self.program.signature.inputs
+        if self._given_update != EITHER or len(self._levels) == 1:
+            return self._given_update
+        state = tuple(port.label for port in ports if port.role == ROLES[0])
+        faster = any(may_be_on_host(self.program, each, self._cluster) for each in (state, most))
+        return EITHER if faster else DEVICE
+
+    @property
+    def _grows(self) -> bool:
+        """Whether levels take ever more time, as where the device updates."""
+        return self._update == DEVICE
 
     @cached_property
     def _recomputer(self) -> Recomputer:
@@ -108,7 +136,9 @@ class Fitter:
         for level in self._levels:
             known = self._of(level)
             if known.seconds >= min(least, below):
-                break
+                if self._grows:
+                    break
+                continue
             try:
                 limit, most = memory_bytes + known.freed_bytes, min(least, below) - known.seconds
                 added = self._recomputer.added_seconds(limit, most)
@@ -132,7 +162,9 @@ class Fitter:
         for level in self._levels:
             known = self._of(level)
             if best is not None and known.seconds >= best.added_seconds:
-                break
+                if self._grows:
+                    break
+                continue
             try:
                 found = self._fitted(level, memory_bytes)
             except DoesNotFit as miss:
@@ -162,15 +194,15 @@ class Fitter:
     def _offloaded(
         self, recomputed: Recomputed, level: tuple[str, ...], peak_bytes: int | None = None
     ) -> Fitted:
-        program = OffloadState(level)(recomputed.program)
+        known = traffic_of(recomputed.program, level, self._cluster, self._update)
+        program = OffloadState(level, known.updated)(recomputed.program)
         if peak_bytes is None:
             peak_bytes = peak_rank_timeline(program).peak_bytes
-        known = traffic_of(recomputed.program, level, self._cluster)
         return Fitted(recomputed, program, level, peak_bytes, known)
 
     def _of(self, level: tuple[str, ...]) -> Traffic:
         if level not in self._traffic:
-            self._traffic[level] = traffic_of(self.program, level, self._cluster)
+            self._traffic[level] = traffic_of(self.program, level, self._cluster, self._update)
         return self._traffic[level]
 
 

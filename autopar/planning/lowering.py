@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from autopar.completion import Legalize
 from autopar.cost import Cluster, ReshardPlanner
+from autopar.ir.memory.transfers import EITHER
 from autopar.ir.passes import Pass, with_options
 from autopar.ir.program import Program
 from autopar.partition import Coalesce, Order, Outline, Partition, Prefetch, UnrollLoops
@@ -52,6 +53,7 @@ class Lowering:
         pipeline: The mesh axis along which the stages of a pipeline lie; "" if there is none.
         schedule: In which order their parts run.
         offload: The labels of what waits in the host's memory; None where a limit decides.
+        update: Who updates what waits there.
         functions: Whether tasks of a pipeline become functions.
     """
 
@@ -62,6 +64,7 @@ class Lowering:
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
     offload: tuple[str, ...] | None = ()
+    update: str = EITHER
     functions: bool = True
 
     def __call__(self, completed: Program, seen: Observer = unseen) -> Lowered:
@@ -81,3 +84,7 @@ class Lowering:
             ranks = with_options(kind, vars(self))(ranks)
             seen(kind.name, ranks)
         return Lowered(serial, ranks)
+
+    def ranks(self, completed: Program) -> Program:
+        """Returns what a rank runs of a completed program."""
+        return self(completed).ranks

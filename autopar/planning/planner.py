@@ -86,7 +86,8 @@ class Planner:
 
     @cached_property
     def _fitter(self) -> Fitter:
-        return Fitter(self.unlimited.ranks, self.problem.cluster, self.lowering.offload)
+        lowering, cluster = self.lowering, self.problem.cluster
+        return Fitter(self.unlimited.ranks, cluster, lowering.offload, update=lowering.update)
 
     def ranks(self, completed: Program, memory_bytes: int | None = None) -> Program:
         """Returns what a rank would run of a completed program, to be priced.
@@ -95,7 +96,8 @@ class Planner:
             DoesNotFit: If it can't be made to fit into memory.
         """
         lowered = self.lowering(completed)
-        fitter = Fitter(lowered.ranks, self.problem.cluster, self.lowering.offload)
+        lowering, cluster = self.lowering, self.problem.cluster
+        fitter = Fitter(lowered.ranks, cluster, lowering.offload, update=lowering.update)
         return fitter.within(memory_bytes).program
 
     def nearby(
@@ -129,8 +131,8 @@ class Planner:
     @cached_property
     def within(self) -> Within:
         """The plans within limits of memory."""
-        lower, offload = self.lowering, self.lowering.offload
-        return Within(self.searched, lambda program: lower(program).ranks, offload)
+        lower = self.lowering
+        return Within(self.searched, lower.ranks, lower.offload, lower.update)
 
 
 def best_on_any_mesh(
@@ -157,9 +159,9 @@ def best_on_any_mesh(
 
     def within(searched: Searched) -> tuple[float, Plan]:
         lower = lowering(searched.problem)
-        plans = Within(searched, lambda completed: lower(completed).ranks, lower.offload)
+        plans = Within(searched, lower.ranks, lower.offload, lower.update)
         plan = plans.plan(memory_bytes or 0)
-        fitter = Fitter(lower(plan.program).ranks, cluster, lower.offload)
+        fitter = Fitter(lower.ranks(plan.program), cluster, lower.offload, update=lower.update)
         ranks = fitter.within(memory_bytes).program
         return evaluate(ranks, cluster).serialized_seconds, plan
 

@@ -28,6 +28,7 @@ class Price:
         peak_bytes: The most memory that is taken at a time, by the rank that takes most.
         transfer_seconds: Of all transfers to the host's memory and back, one after another.
         host_bytes: The most that waits in the host's memory at a time.
+        host_seconds: Of all updates by the host.
     """
 
     seconds: float
@@ -37,6 +38,7 @@ class Price:
     peak_bytes: int
     transfer_seconds: float = 0.0
     host_bytes: int = 0
+    host_seconds: float = 0.0
 
 
 def price(ranks: Program, cluster: Cluster, model: CommunicationModel | None = None) -> Price:
@@ -61,4 +63,5 @@ def price(ranks: Program, cluster: Cluster, model: CommunicationModel | None = N
         timeline.peak_bytes,
         evaluation.transfer_seconds,
         timeline.host_bytes,
+        evaluation.host_seconds,
     )

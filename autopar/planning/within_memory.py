@@ -26,6 +26,7 @@ from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import leanest, strategies
 from autopar.ir.activations import is_asked
+from autopar.ir.memory.transfers import EITHER
 from autopar.ir.program import Program
 from autopar.partition.recompute import DoesNotFit, Learned
 from autopar.planning.fit import Fitter
@@ -63,6 +64,7 @@ class Within:
         searched: Finds plans of the problem.
         lower: The passes from a completed program to that of a rank, before recomputation.
         offload: The labels of what waits in the host's memory; None where a limit decides.
+        update: Who updates that, the host or the device.
     """
 
     def __init__(
@@ -70,9 +72,10 @@ class Within:
         searched: Searched,
         lower: Callable[[Program], Program],
         offload: tuple[str, ...] | None = None,
+        update: str = EITHER,
     ) -> None:
         self.searched, self.problem = searched, searched.problem
-        self.lower, self.offload = lower, offload
+        self.lower, self.offload, self.update = lower, offload, update
         self.cluster = self.problem.cluster
         self._fitters: dict[int, Fitter] = {}
         self._learned = Learned()
@@ -230,6 +233,6 @@ class Within:
         if plan.peak_bytes <= memory_bytes and not asked:
             return 0.0
         if id(plan) not in self._fitters:
-            fitter = Fitter(plan.ranks, self.cluster, self.offload, self._learned)
+            fitter = Fitter(plan.ranks, self.cluster, self.offload, self._learned, self.update)
             self._fitters[id(plan)] = fitter
         return self._fitters[id(plan)].added_seconds(memory_bytes, below)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import autopar
 from autopar.base.errors import InvalidInputError
+from autopar.calibration.calibrating import Calibration
+from autopar.calibration.host import measure_host
 from autopar.calibration.levels import levels_of
 from autopar.cost import Cluster, CommunicationModel
+from autopar.cost.links import HostLink
 from autopar.ir.mesh import ProcessMesh
 from autopar.runtime.job.processes import Processes
 from tests.calibration import ranks
@@ -29,6 +34,24 @@ def test_one_process_measures_its_device() -> None:
     assert cluster.bytes_per_second > 1e7
     assert cluster.links == Cluster.load("cpu").links
     assert "links      not measured by one process: those of 'cpu'" in str(found)
+    assert cluster.host_link is cluster.host_memory_bytes_per_second is None
+
+
+def test_transfers_to_the_host_are_measured_in_both_directions() -> None:
+    """As on an accelerator; on a CPU they are copies."""
+    rates = measure_host(torch.device("cpu"), 0.02)
+    assert 0 < rates.alpha_seconds < 1e-2
+    assert 1e-13 < rates.beta_seconds_per_byte < 1e-7
+    assert 1e-13 < rates.seconds_per_byte < 1e-7
+    link = HostLink("host", rates.alpha_seconds, rates.beta_seconds_per_byte)
+    cluster = replace(
+        Cluster.load("cpu"),
+        host_link=link,
+        host_memory_bytes_per_second=1 / rates.seconds_per_byte,
+    )
+    shown = str(Calibration(cluster, {}, 1))
+    assert "host       " in shown
+    assert "it updates what waits there at " in shown
 
 
 def test_processes_measure_links_and_write_what_the_compiler_reads(tmp_path: Path) -> None:

@@ -176,3 +176,29 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 def test_what_is_no_mapping(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidInputError, match=r"cluster\.yaml"):
         load(tmp_path, text)
+
+
+LINK = "host_link: {name: bus, alpha_seconds: 1e-5, beta_seconds_per_byte: 2e-11}\n"
+
+
+def test_what_a_host_reaches_of_its_memory(tmp_path: Path) -> None:
+    """What a file says; else what its link brings, or the device's own memory."""
+    said = load(tmp_path, f"{GOOD}{LINK}host_memory_bytes_per_second: 6e10\n")
+    assert said.host_seconds(6_000) == pytest.approx(1e-5 + 1e-7)
+    assert load(tmp_path, cluster_text(said)) == said
+    linked = load(tmp_path, GOOD + LINK)
+    assert linked.host_memory_bytes_per_second is None
+    assert linked.host_bytes_per_second == pytest.approx(5e10)
+    alone = load(tmp_path, f"{GOOD}launch_seconds: 1e-6\n")
+    assert alone.host_bytes_per_second == 1e12
+    assert alone.host_seconds(1_000_000) == pytest.approx(2e-6)
+    with pytest.raises(InvalidInputError, match="host_memory_bytes_per_second must be a number"):
+        load(tmp_path, f"{GOOD}host_memory_bytes_per_second: fast\n")
+
+
+def test_built_in_hosts_reach_less_than_their_devices() -> None:
+    for name in Cluster.profiles():
+        cluster = Cluster.load(name)
+        linked = cluster.host_link is not None
+        assert linked == (cluster.host_memory_bytes_per_second is not None)
+        assert (cluster.host_bytes_per_second < cluster.bytes_per_second) == linked

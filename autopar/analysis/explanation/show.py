@@ -106,6 +106,11 @@ def render_overview(overview: Overview) -> str:
         f" ({_part(total.communication_seconds, total.seconds)});"
         f" {human_seconds(total.overlapped_seconds)} where sums run beside other work"
     ]
+    if total.transfer_seconds:
+        lines.append(
+            f"{human_seconds(total.transfer_seconds)} of transfers to the host's memory and back,"
+            f" {human_seconds(total.host_seconds)} of updates by the host"
+        )
     if not overview.expenses:
         return "\n".join([*lines, "", "no communication"])
     count = sum(expense.count for expense in overview.expenses)

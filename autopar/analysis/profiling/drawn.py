@@ -39,7 +39,7 @@ def _row(profile: Profile, seconds: float) -> str:
     evaluation = profile.evaluation
     signs = [WAITS] * COLUMNS
     for at, (op, cost) in enumerate(zip(evaluation.ops, evaluation.costs, strict=True)):
-        if not cost.compute_seconds:
+        if not cost.compute_seconds + cost.host_seconds:
             continue
         begin, end = evaluation.clock.begin_seconds[at], evaluation.clock.end_seconds[at]
         first, last = (round(time / seconds * COLUMNS) for time in (begin, end))

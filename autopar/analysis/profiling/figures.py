@@ -21,7 +21,7 @@ class Node:
         flops: Of products (see `autopar.cost.flops`).
         moved_bytes: Bytes that it reads and writes in the device's memory.
         communicated_bytes: Bytes that a collective or a transfer to the host or back is about.
-        compute_seconds: Seconds on the device.
+        compute_seconds: Seconds on the device, or on its host.
         communication_seconds: Seconds on the links, that to the host's memory among them.
         result_bytes: Memory that its results take, besides views.
         saved_bytes: Of these, what is kept for the backward pass.

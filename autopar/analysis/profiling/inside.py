@@ -26,7 +26,7 @@ def figures_of(cost: OpCost) -> tuple[int, int, int, float, float]:
         cost.flops,
         cost.moved_bytes,
         cost.communicated_bytes + cost.transferred_bytes,
-        cost.compute_seconds,
+        cost.compute_seconds + cost.host_seconds,
         cost.communication_seconds + cost.transfer_seconds,
     )
 

@@ -107,6 +107,7 @@ class Profile:
             "overlapped_seconds": self.overlapped_seconds,
             "communication_seconds": self.evaluation.communication_seconds,
             "transfer_seconds": self.evaluation.transfer_seconds,
+            "host_seconds": self.evaluation.host_seconds,
             "host_bytes": self.timeline.host_bytes,
             "stored_bytes": self.timeline.stored_bytes,
             "saved_bytes": self.saved_bytes,
@@ -177,7 +178,9 @@ def _totals(profile: Profile) -> Iterator[str]:
         yield f"no rule  {counts}: priced by bytes, without flops"
     if timeline.host_bytes:
         seconds = human_seconds(costs.transfer_seconds)
-        yield f"host     {human_bytes(timeline.host_bytes)} offloaded; transfers take {seconds}"
+        updates = f", updates there {human_seconds(costs.host_seconds)}" * bool(costs.host_seconds)
+        held = human_bytes(timeline.host_bytes)
+        yield f"host     {held} offloaded; transfers take {seconds}{updates}"
     yield f"memory   {_curve(timeline.at_bytes)}"
 
 

@@ -189,6 +189,9 @@ def _totals(first: Price, second: Price) -> Iterator[tuple[str, str, str]]:
     if first.host_bytes or second.host_bytes:
         seconds = human_seconds(first.transfer_seconds), human_seconds(second.transfer_seconds)
         yield "seconds of transfers to the host", *seconds
+        if first.host_seconds or second.host_seconds:
+            seconds = human_seconds(first.host_seconds), human_seconds(second.host_seconds)
+            yield "seconds of updates by the host", *seconds
         yield "host's memory", human_bytes(first.host_bytes), human_bytes(second.host_bytes)
 
 

@@ -33,7 +33,7 @@ from autopar.ir.memory.joining import runs
 from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.strides import Placed
-from autopar.ir.memory.transfers import hosted
+from autopar.ir.memory.transfers import hosted, is_on_host
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
 from autopar.ir.ops.create.creation import OF_A_SHAPE
 from autopar.ir.ops.create.drawing import DRAWINGS, drawing_bytes
@@ -204,12 +204,13 @@ class _Walk:
         return max(0, most - sum(each.nbytes for each in results))
 
     def _apply(self, op: Op, position: int, effect: Effect) -> None:
-        self.temporary[position] += effect.temporary_bytes
+        if not is_on_host(op):
+            self.temporary[position] += effect.temporary_bytes
         operands = op.operands
         for name, result in zip(op.results, effect.results, strict=True):
             placed = Placed(self._shape(name), result.strides, self._itemsize(name))
             if result.operand is None:
-                kind = HOST if op.kind == OFFLOAD else TEMPORARIES
+                kind = HOST if op.kind == OFFLOAD or is_on_host(op) else TEMPORARIES
                 taken = self._take(name, placed, kind, position)
                 self.buffers[taken].nbytes = max(placed.nbytes, result.nbytes)
                 self._bind(name, placed, (taken,))
@@ -218,12 +219,13 @@ class _Walk:
 
     def _mutate(self, op: Op, position: int, mutation: Mutation) -> None:
         """Results are operands, or copies of those that are read later."""
-        end = self.together[position]
-        self.temporary[end] += self._effect(op).temporary_bytes
+        end, kind = self.together[position], HOST if is_on_host(op) else TEMPORARIES
+        if kind != HOST:
+            self.temporary[end] += self._effect(op).temporary_bytes
         for result, operand in mutation.results.items():
             if operand in mutation.copied:
                 placed = self._dense(operand)
-                self._bind(result, placed, (self._take(result, placed, TEMPORARIES, position),))
+                self._bind(result, placed, (self._take(result, placed, kind, position),))
             else:
                 self._bind(result, self.placed[operand], self.of[operand])
             self._extend(self.of[result], end)

@@ -34,7 +34,7 @@ def _joins(function: Function, writes: Writes, start: int, at: int) -> bool:
         return False
     if (fixed := _fixed(one)) is None or fixed != _fixed(other):
         return False
-    if _dtypes(function, one) != _dtypes(function, other):
+    if one.plan != other.plan or _dtypes(function, one) != _dtypes(function, other):
         return False
     if writes.after.get(at - 1) or writes.mutations[at].copied or writes.mutations[start].copied:
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autopar.ir.collectives import is_collective
+from autopar.ir.emitted import END_OFFLOAD
 from autopar.ir.memory.kernels import may_alias
 from autopar.ir.program import Function, Op, Program
 
@@ -91,6 +92,8 @@ class Storage:
         """Returns each result with the operands whose memory it may share."""
         if op.kind == "barrier":
             return [(r, (o,)) for r, o in zip(op.results, op.operands, strict=True)]
+        if op.kind == END_OFFLOAD:  # What was sent isn't what has arrived.
+            return [(op.results[0], op.operands[:1])]
         callee = self.program.functions.get(str(op.arg("callee")))
         if op.kind == "call" and callee is not None:
             return self._shared_by(op, callee)

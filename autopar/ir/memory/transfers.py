@@ -16,12 +16,20 @@ A stored input that waits there is read by transfers alone, and its new content 
     ...
     %new.sent = autopar.offload(self=%new, over=%w)      which is what %w holds from then on
     %new.host = autopar.end_offload(self=%new.sent, of=%new)
+
+An op whose plan has `place=host` is computed by the host, of what is in its memory: stored inputs
+that wait there, what was transferred, and results of other such ops.
+
+    %new = aten.add.Tensor(self=%w, other=%x.host) plan(place=host)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from autopar.ir.emitted import END_OFFLOAD, END_RELOAD, OFFLOAD, OVER, RELOAD
-from autopar.ir.program import Function, refs
+from autopar.ir.program import Function, Op, refs
 
 STARTED = (OFFLOAD, RELOAD)
 """Kinds that start a transfer; their results are copies."""
@@ -32,13 +40,44 @@ ENDED = (END_OFFLOAD, END_RELOAD)
 PLAN = "offload"
 """The plan field of transfers; its value is the name of the tensor."""
 
+EITHER, HOST, DEVICE = "auto", "host", "device"
+PLACES = (EITHER, HOST, DEVICE)
+"""Who updates what waits in the host's memory: whoever is faster, or one of both."""
+
+ON_HOST = ("place", HOST)
+"""The plan field of an op that the host computes."""
+
+
+def is_on_host(op: Op) -> bool:
+    """Whether the host computes an op."""
+    return ON_HOST in op.plan
+
+
+def on_host(op: Op) -> Op:
+    """Returns an op as the host computes it."""
+    return op if is_on_host(op) else replace(op, plan=(*op.plan, ON_HOST))
+
 
 def hosted(function: Function) -> frozenset[str]:
-    """Returns the inputs that wait in the host's memory: those that transfers read or write."""
+    """Returns the inputs that wait in the host's memory.
+
+    They are those that transfers read or write, or ops that the host computes.
+    """
     found: set[str] = set()
     for op in function.ops:
-        if op.kind == RELOAD:
+        if op.kind == RELOAD or is_on_host(op):
             found.update(op.operands)
         elif op.kind == OFFLOAD:
             found.update(ref.name for ref in refs(op.arg(OVER)))
     return frozenset(found.intersection(function.inputs))
+
+
+def host_values(function: Function) -> frozenset[str]:
+    """Returns all that is in the host's memory: `hosted`, what was sent, what the host computes."""
+    return hosted(function).union(_made_on_host(function))
+
+
+def _made_on_host(function: Function) -> Iterator[str]:
+    for op in function.ops:
+        if op.kind in (OFFLOAD, END_OFFLOAD) or is_on_host(op):
+            yield from op.results

@@ -5,8 +5,9 @@ optimizer's state in training, of buffers in inference too. These inputs are kep
 so a new value is written over the old one as soon as nothing reads that any more: memory holds the
 state and one new value, not the state twice. An op that has a form which writes into its
 operands, as fused optimizer steps do, is carried out in that form. A fused step writes over
-what came from the host's memory, too, which is as contiguous as what is stored. Another operand
-that nobody reads any more may be a slice, over which fused steps write wrong numbers.
+what came from the host's memory, too, or went there, which is as contiguous as what is stored.
+Another operand that nobody reads any more may be a slice, over which fused steps write wrong
+numbers.
 
 Of another function they say what its callers give away, as sums that are handed from call to call:
 nobody reads that any more.
@@ -18,11 +19,11 @@ be a view of an input, it takes the input's place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from autopar.ir.assumptions import assumption_ports
-from autopar.ir.emitted import END_RELOAD
+from autopar.ir.emitted import END_OFFLOAD, END_RELOAD
 from autopar.ir.memory.accumulating import may_overwrite
 from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.memory.storage import Storage
@@ -93,7 +94,7 @@ def plan_writes(
         if source not in shared and not storage.inputs_of(output):
             at = max(writes.guard, storage.producers[output], storage.last.get(source, -1))
             writes.after.setdefault(at, []).append((output, source))
-    came = frozenset(name for op in main.ops if op.kind == END_RELOAD for name in op.results)
+    came = frozenset(_copies(main))
     for at, op in enumerate(main.ops):
         if may_overwrite(op) and (operand := _overwritten(at, op, main, storage)):
             writes.mutations[at] = Mutation({op.results[0]: operand}, frozenset())
@@ -106,6 +107,14 @@ def plan_writes(
             writes.mutations[at] = found
             writes.after[at] = [pair for pair in pairs if pair[0] not in found.results]
     return writes
+
+
+def _copies(main: Function) -> Iterator[str]:
+    """Yields what transfers of stored inputs leave, over which steps may write."""
+    stored = frozenset(main.inputs)
+    for op in main.ops:
+        if op.kind == END_RELOAD or (op.kind == END_OFFLOAD and op.operands[-1] in stored):
+            yield from op.results
 
 
 def _overwritten(at: int, op: Op, main: Function, storage: Storage) -> str:
@@ -153,7 +162,7 @@ def _mutation(
         op: The op.
         pairs: The new contents that may be written there, with the inputs that get them.
         storage: What shares memory.
-        reloaded: Which operands came from the host's memory.
+        reloaded: Which operands came from the host's memory, or went there.
     """
     written = [ref.name for name in written_arguments(op.kind) for ref in refs(op.arg(name))]
     if len(written) != len(op.results) or len(set(written)) < len(written):

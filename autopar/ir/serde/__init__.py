@@ -16,6 +16,7 @@ from autopar.base.errors import InvalidInputError
 from autopar.ir import program_pb2 as pb
 from autopar.ir.builds.manifest import Manifest
 from autopar.ir.deployment import Deployment
+from autopar.ir.memory.transfers import is_on_host
 from autopar.ir.program import Program
 from autopar.ir.serde.deployment import (
     deployment_from_proto,
@@ -27,7 +28,7 @@ from autopar.ir.serde.read import program_from_proto
 from autopar.ir.serde.tables import Corrupt
 from autopar.ir.serde.write import write_program
 
-FORMAT_VERSION = 14
+FORMAT_VERSION = 15
 """The newest version of the format that this code understands."""
 
 WRITTEN_VERSION = 8
@@ -59,6 +60,9 @@ LOOPS_VERSION = 13
 
 NESTED_VERSION = 14
 """The oldest version whose readers understand loops that are told apart by their names."""
+
+HOST_VERSION = 15
+"""The oldest version whose readers know that hosts compute ops."""
 
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
@@ -99,6 +103,8 @@ def program_to_bytes(program: Program) -> bytes:
             file.format_version = file.minimum_reader_version = LOOPS_VERSION
         if any(op.loops for function in file.program.functions for op in function.ops):
             file.format_version = file.minimum_reader_version = NESTED_VERSION
+        if any(map(is_on_host, program.main.ops)):
+            file.format_version = file.minimum_reader_version = HOST_VERSION
 
     return _to_bytes(write, what, oldest)
 

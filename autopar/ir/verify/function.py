@@ -7,14 +7,13 @@ from collections.abc import Set as AbstractSet
 
 from autopar.ir.collectives import DECLARED, is_collective
 from autopar.ir.dtypes import DTYPE_BYTES
-from autopar.ir.emitted import OFFLOAD, OVER, RELOAD
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, is_open, shape_str, substitute
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.layout import Layout
-from autopar.ir.memory.transfers import hosted
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import PHASES, ROLES, Arg, DType, Function, Loops, Op, Program, Value, refs
+from autopar.ir.program import PHASES, ROLES, Arg, DType, Function, Loops, Op, Program, Value
 from autopar.ir.text.words import value_name
+from autopar.ir.verify.host import check_host
 from autopar.ir.verify.problems import Problems, one_of
 
 
@@ -41,7 +40,7 @@ class _FunctionCheck:
         defined = self._check_inputs()
         for op in self._function.ops:
             self._check_op(op, defined)
-        self._check_hosted()
+        check_host(self._function, self._problems)
         self._check_ends(defined)
 
     def _add(self, subject: str, expected: object, got: object) -> None:
@@ -56,18 +55,6 @@ class _FunctionCheck:
                 self._add(f"input {value_name(name)}", "different inputs", "it twice")
             defined[name] = None
         return defined
-
-    def _check_hosted(self) -> None:
-        """Nothing but transfers reads what waits in the host's memory."""
-        there = hosted(self._function)
-        for op in self._function.ops if there else ():
-            if op.kind in (RELOAD, OFFLOAD):
-                over = [ref.name for ref in refs(op.arg(OVER))]
-                if not there.issuperset(over):
-                    self._at_op(op, f"argument {OVER}", "an input of the function", over[0])
-            elif read := there.intersection(op.operands):
-                name = value_name(min(read))
-                self._at_op(op, "operand", f"{name} brought to the device", f"{name} itself")
 
     def _check_ends(self, defined: dict[str, None]) -> None:
         function = self._function

@@ -17,34 +17,77 @@ BEFORE = -1
 """The turn of what needs no state."""
 
 
-def by_owner(program: Program, names: Collection[str]) -> Program:
+def by_owner(program: Program, names: Collection[str], later: Collection[str] = ()) -> Program:
     """Returns a program whose updates go from one parameter to the next.
 
     Args:
         program: A partitioned program.
         names: The stored inputs that wait in the host's memory.
+        later: The labels of parameters that come behind all others.
     """
     main = program.main
-    updates = [each for each in segments(main) if main.ops[each[0]].phase == UPDATE]
     ops = list(main.ops)
-    for segment in updates:
-        turns = _Turns(program, names, segment).turns
+    for segment in updates(main):
+        turns = Turns(program, names, segment, later).turns
         for at, moved in zip(segment, sorted(segment, key=turns.__getitem__), strict=True):
             ops[at] = main.ops[moved]
     return program.with_main(replace(main, ops=tuple(ops)))
 
 
-class _Turns:
+def together(function: Function, made: Collection[str]) -> Function:
+    """Returns a function with some updates, and what follows from them, in its last segment.
+
+    Args:
+        function: The function.
+        made: Results of their ops.
+    """
+    *earlier, last = updates(function)
+    known, moved = set(made), list[int]()
+    for at in (at for segment in earlier for at in segment):
+        op = function.ops[at]
+        if not known.isdisjoint((*op.results, *op.operands)):
+            known.update(op.results)
+            moved.append(at)
+    there = frozenset(moved)
+    kept = [at for at in range(len(function.ops)) if at not in there]
+    start = kept.index(last[0])
+    order = (*kept[:start], *moved, *kept[start:])
+    return replace(function, ops=tuple(function.ops[at] for at in order))
+
+
+def updates(function: Function) -> list[Segment]:
+    """Returns the segments of a function in which parameters are updated."""
+    return [each for each in segments(function) if function.ops[each[0]].phase == UPDATE]
+
+
+class Turns:
     """In which turn each op of an update runs: that of the last parameter that it waits for.
 
     What needs none waits for its first reader, as the scaled gradient of a parameter, if it needn't
     communicate.
+
+    Args:
+        program: A partitioned program.
+        names: The stored inputs that wait in the host's memory.
+        segment: The ops.
+        later: The labels of parameters whose turns come behind those of all others.
+
+    Attributes:
+        turns: By position, the turn of each op.
+        numbers: By the label of a parameter, its turn.
     """
 
-    def __init__(self, program: Program, names: Collection[str], segment: Segment) -> None:
+    def __init__(
+        self,
+        program: Program,
+        names: Collection[str],
+        segment: Segment,
+        later: Collection[str] = (),
+    ) -> None:
         self.function: Function = program.main
         self.segment = segment
         self.owners = owners(program, names)
+        self.later = later
         self.numbers: dict[str, int] = {}
         self.turns: dict[int, int] = {}
         self._forwards()
@@ -60,7 +103,9 @@ class _Turns:
             made.update(dict.fromkeys(op.results, self.turns[at]))
 
     def _number(self, name: str) -> int:
-        return self.numbers.setdefault(self.owners[name], len(self.numbers))
+        owner = self.owners[name]
+        ahead = len(self.owners) if owner in self.later else 0
+        return self.numbers.setdefault(owner, ahead + len(self.numbers))
 
     def _backwards(self) -> None:
         first: dict[str, int] = {}

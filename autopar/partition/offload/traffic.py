@@ -9,6 +9,8 @@ from itertools import accumulate
 from autopar.cost import Cluster
 from autopar.ir.fixed import Fixed
 from autopar.ir.program import Program
+from autopar.partition.offload.host_choice import NONE, HostSeconds
+from autopar.partition.offload.host_updates import HostUpdate, in_buckets
 from autopar.partition.offload.places import Placed, placed
 from autopar.partition.offload.uses import Segment, segments, uses_of, value_bytes
 
@@ -20,12 +22,25 @@ class Traffic:
     Attributes:
         host_bytes: What waits in the host's memory.
         device_bytes: The most of it that is on the device at once.
-        seconds: Of all transfers of a step, one after another.
+        transfer_seconds: Of all transfers of a step, one after another.
+        on_host: What updates by the host take, their transfers among them.
+        updated: The labels of the parameters that it updates.
+        waiting: How many parameters wait in its memory, or have state that does.
+        is_forced: Whether the user wants the host to update all of them.
     """
 
     host_bytes: int = 0
     device_bytes: int = 0
-    seconds: float = 0.0
+    transfer_seconds: float = 0.0
+    on_host: HostSeconds = NONE
+    updated: tuple[str, ...] = ()
+    waiting: int = 0
+    is_forced: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Serialized seconds that all of this adds to a step."""
+        return self.transfer_seconds + self.on_host.host - self.on_host.saved
 
     @property
     def freed_bytes(self) -> int:
@@ -33,26 +48,35 @@ class Traffic:
         return self.host_bytes - self.device_bytes
 
 
-def traffic(program: Program, names: Sequence[str], cluster: Cluster) -> Traffic:
+def traffic(
+    program: Program,
+    names: Sequence[str],
+    cluster: Cluster,
+    updates: Sequence[HostUpdate] = (),
+    on_host: HostSeconds = NONE,
+) -> Traffic:
     """Returns the traffic of stored inputs.
 
     Args:
         program: A partitioned program whose updates go from one parameter to the next.
         names: The inputs.
         cluster: Predicts seconds.
+        updates: Those that the host carries out; they are in the program.
+        on_host: What these take.
     """
     values = program.main.values
     sizes = {name: value_bytes(values[name]) for name in names}
     host = device = 0
-    seconds = 0.0
+    seconds = on_host.transfers
     for fixed, held in by_slice(program, names).items():
         buckets = [each for _, found in buckets_of(program, fixed, held) for each in found]
+        here = [each for each in updates if each.fixed == fixed]
         host = max(host, sum(sizes[name] for name in held))
-        device = max(device, _most_held(buckets, sizes))
+        device = max(device, _most_held(buckets, sizes) + _most_back(program, here))
         for each in buckets:
             moved = (*each.use.inputs, *(source for _, source in each.use.renewed))
             seconds += sum(cluster.transfer_seconds(sizes[name]) for name in moved)
-    return Traffic(host, device, seconds)
+    return Traffic(host, device, seconds, on_host, tuple(each.owner for each in updates))
 
 
 def buckets_of(
@@ -86,3 +110,13 @@ def _most_held(buckets: Sequence[Placed], sizes: dict[str, int]) -> int:
         change[each.start] = change.get(each.start, 0) + nbytes
         change[each.left] = change.get(each.left, 0) - nbytes
     return max(accumulate(change[at] for at in sorted(change)), default=0)
+
+
+def _most_back(program: Program, updates: Sequence[HostUpdate]) -> int:
+    """Returns the most bytes of what the host updated that come to the device at once."""
+    values = program.main.values
+    sizes = [
+        sum(value_bytes(values[name]) for update in bucket for name in update.back)
+        for bucket in in_buckets(program.main, updates)
+    ]
+    return max((sum(pair) for pair in zip([0, *sizes], [*sizes, 0], strict=True)), default=0)

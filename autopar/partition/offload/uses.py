@@ -8,16 +8,20 @@ needs a parameter and its state at once, so they go together.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 from autopar.cost.reshard.buckets import BUCKET_BYTES
 from autopar.ir.collectives import is_collective
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.fixed import Fixed, Index, indices_of
 from autopar.ir.memory.kernels import may_alias
+from autopar.ir.memory.transfers import is_on_host
 from autopar.ir.program import Function, Op, Program, Value
+
+_T = TypeVar("_T")
 
 UPDATE = "update"
 
@@ -110,7 +114,8 @@ def uses_of(program: Program, names: Collection[str], segment: Segment) -> list[
 
 def owners(program: Program, names: Collection[str]) -> dict[str, str]:
     """Returns the parameter that each stored input is, or is state of: both have its label."""
-    ports = (port for port in program.signature.inputs if port.name in names)
+    wanted = frozenset(names)
+    ports = (port for port in program.signature.inputs if port.name in wanted)
     return {
         port.name: port.label.partition("/")[2] if port.role == "optimizer_state" else port.label
         for port in ports
@@ -128,17 +133,32 @@ def _buckets(needs: Sequence[_Need], sizes: Mapping[str, int]) -> Iterator[Use]:
     def nbytes(need: _Need) -> int:
         return sum(sizes[name] for name in need.inputs)
 
+    for first, *others in joined(needs, nbytes):
+        for need in others:
+            first.extend(need)
+        yield _use(first)
+
+
+def joined(needs: Sequence[_T], nbytes: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Yields what follows one another, in buckets as large as there is room.
+
+    Args:
+        needs: What is needed.
+        nbytes: Returns the bytes of each.
+    """
     room = min(BUCKET_BYTES, max(map(nbytes, needs), default=0))
-    bucket, limit = None, 0.0
+    bucket: list[_T] = []
+    left = 0.0
     for need in needs:
-        if bucket is not None and nbytes(bucket) + nbytes(need) <= limit:
-            bucket.extend(need)
-            continue
-        if bucket is not None:
-            yield _use(bucket)
-        bucket, limit = need, (1 + SMALL) * max(room, nbytes(need))
-    if bucket is not None:
-        yield _use(bucket)
+        if bucket and nbytes(need) > left:
+            yield bucket
+            bucket = []
+        if not bucket:
+            left = (1 + SMALL) * max(room, nbytes(need))
+        bucket.append(need)
+        left -= nbytes(need)
+    if bucket:
+        yield bucket
 
 
 def _use(need: _Need) -> Use:
@@ -153,6 +173,8 @@ def _needs(function: Function, names: Collection[str], segment: Segment) -> dict
     needs: dict[str, _Need] = {}
     for at in segment:
         op = function.ops[at]
+        if is_on_host(op):
+            continue
         read = _read(op, shares)
         awaited = (sent.pop(name, frozenset()) for name in op.operands)
         made = [(output, sources[output]) for output in op.results if output in sources]

@@ -18,6 +18,53 @@ AWAY = "in the host's memory between uses"
 BACK = "back from the host's memory"
 
 
+class Transfers:
+    """Makes transfers of values, and names for what they leave.
+
+    Args:
+        function: The function to which they are added.
+
+    Attributes:
+        values: Its values, and those of the transfers.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.values = dict(function.values)
+
+    def op(self, transfer: Emitted, result: str, name: str, like: Op, why: str) -> Op:
+        """Returns a transfer for an op, in its phase.
+
+        Args:
+            transfer: The transfer, with its operand.
+            result: What it leaves.
+            name: The tensor that is transferred, where that lies.
+            like: The op.
+            why: Why it is transferred.
+        """
+        dist = self.values[name].dist
+        return Op(
+            *transfer,
+            (result,),
+            None if dist is None else OpDist(dist.mesh),
+            Origin("chosen", f"%{name}, {why}"),
+            like.loc,
+            like.stage,
+            like.microbatch,
+            like.phase,
+            ((PLAN, name),),
+        )
+
+    def fresh(self, like: str, ending: str, why: str) -> str:
+        """Adds a value like another one, and returns its name."""
+        name, count = f"{like}.{ending}", 1
+        while name in self.values:
+            count += 1
+            name = f"{like}.{ending}{count}"
+        origin = Origin("chosen", f"%{like}, {why}")
+        self.values[name] = replace(self.values[like], name=name, role="activation", origin=origin)
+        return name
+
+
 class TransferWriter:
     """Writes transfers into `main` of a program.
 
@@ -30,7 +77,7 @@ class TransferWriter:
 
     def __init__(self, function: Function) -> None:
         self._function = function
-        self._values = dict(function.values)
+        self._made = Transfers(function)
         self._instead: dict[int, dict[str, str]] = defaultdict(dict)
         self._before: dict[int, tuple[list[Op], ...]] = defaultdict(lambda: ([], [], [], []))
         self._behind: dict[int, list[Op]] = defaultdict(list)
@@ -58,7 +105,7 @@ class TransferWriter:
         return replace(
             self._function,
             ops=tuple(ops),
-            values=self._values,
+            values=self._made.values,
             outputs=tuple(self.hosts.get(name, name) for name in self._function.outputs),
             aliases=tuple((self.hosts.get(o, o), source) for o, source in self._function.aliases),
         )
@@ -73,7 +120,7 @@ class TransferWriter:
     def _reload(self, bucket: Placed, name: str) -> str:
         """Adds the transfer of an input to the device, and returns what has come."""
         use = bucket.use
-        coming, back = self._fresh(name, "coming", BACK), self._fresh(name, "back", BACK)
+        coming, back = self._made.fresh(name, "coming", BACK), self._made.fresh(name, "back", BACK)
         start = self._transfer(use.first, emitted.reload().with_operand(name), coming, name)
         end = self._transfer(use.first, emitted.end_reload().with_operand(coming), back, name)
         now, *_, ahead = self._before[bucket.start]
@@ -83,7 +130,7 @@ class TransferWriter:
 
     def _offload(self, bucket: Placed, value: str, source: str) -> None:
         """Adds the transfer of new content of an input to the host."""
-        sent, host = self._fresh(value, "sent", AWAY), self._fresh(value, "host", AWAY)
+        sent, host = self._made.fresh(value, "sent", AWAY), self._made.fresh(value, "host", AWAY)
         last = bucket.use.last
         start = emitted.offload(over=source).with_operand(value)
         end = emitted.end_offload(value).with_operand(sent)
@@ -93,27 +140,4 @@ class TransferWriter:
 
     def _transfer(self, at: int, transfer: Emitted, result: str, name: str) -> Op:
         """Returns a transfer of an input for the op at a position."""
-        op, dist = self._function.ops[at], self._function.values[name].dist
-        return Op(
-            *transfer,
-            (result,),
-            None if dist is None else OpDist(dist.mesh),
-            Origin("chosen", f"%{name}, {AWAY}"),
-            op.loc,
-            op.stage,
-            op.microbatch,
-            op.phase,
-            ((PLAN, name),),
-        )
-
-    def _fresh(self, like: str, ending: str, why: str) -> str:
-        """Adds a value like another one, and returns its name."""
-        name, count = f"{like}.{ending}", 1
-        while name in self._values:
-            count += 1
-            name = f"{like}.{ending}{count}"
-        origin = Origin("chosen", f"%{like}, {why}")
-        self._values[name] = replace(
-            self._values[like], name=name, role="activation", origin=origin
-        )
-        return name
+        return self._made.op(transfer, result, name, self._function.ops[at], AWAY)

@@ -3,6 +3,10 @@
 Each device has a stream per direction. A transfer waits for what was computed before it starts, and
 what is computed after its end waits for it alone, so tensors are there when they are read and
 memory is given back when nobody reads it any more. On the CPU a transfer is a plain copy.
+
+What the host computes runs where the code comes to it, on the thread that tells the device what to
+do. It waits for the transfers from and to what it reads and for nothing else: the device goes on
+with what it was told before, and so do all transfers that were started.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autopar.ir.emitted import END_OFFLOAD, END_RELOAD, OFFLOAD, RELOAD
@@ -54,7 +59,9 @@ def reload(self: Tensor, *, device: torch.device | str = "cpu") -> Tensor:
     if target.type == "cpu":
         return self.clone()
     arriving = torch.empty_like(self, device=target)
-    return _copied(self, arriving, arriving.device, RELOAD)
+    # What the host computed may be in memory that devices don't reach by themselves.
+    source = self if self.is_pinned() else pinned(self)
+    return _copied(source, arriving, arriving.device, RELOAD)
 
 
 def end_reload(self: Tensor) -> Tensor:
@@ -77,6 +84,22 @@ def pinned(tensor: Tensor) -> Tensor:
     return _pinned_like(tensor).copy_(tensor)
 
 
+def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what computes on the host, once what it is given is there.
+
+    Args:
+        function: Computes of tensors in the host's memory, and may write over them.
+    """
+
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, Tensor) and (copied := _copies.pop(tensor, None)) is not None:
+                copied.synchronize()
+        return function(*args, **kwargs)
+
+    return computed
+
+
 def settle(device: torch.device) -> None:
     """Waits until all that a device was told to copy to the host is there."""
     if device.type != "cpu":
@@ -90,6 +113,9 @@ def _pinned_like(tensor: Tensor) -> Tensor:
 _arrivals: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
 """The event that ends the transfer to each tensor that is under way."""
 
+_copies: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
+"""The event that ends the last transfer from or to each tensor of the host, until it computes."""
+
 
 def _copied(source: Tensor, target: Tensor, device: torch.device, kind: str) -> Tensor:
     """Starts a copy behind all that the device was told to do so far; returns the target."""
@@ -99,7 +125,8 @@ def _copied(source: Tensor, target: Tensor, device: torch.device, kind: str) -> 
     with module.stream(beside):
         # The allocator of pinned memory keeps what such a copy reads until it is done.
         target.copy_(source, non_blocking=True)
-    _arrivals[target] = beside.record_event()
+    _arrivals[target] = ended = beside.record_event()
+    _copies[source if kind == RELOAD else target] = ended
     return target
 
 

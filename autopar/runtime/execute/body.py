@@ -17,11 +17,13 @@ from autopar.ir.collectives import declared, is_collective
 from autopar.ir.expr.expression import ARITHMETIC, Binary, Expr, IntExpr, Size
 from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
+from autopar.ir.memory.transfers import hosted, is_on_host
 from autopar.ir.ops.shape.pieces import CONCATENATION
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value, callee_of
 from autopar.runtime.collectives.async_collectives import HALVES
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
+from autopar.runtime.collectives.host_transfers import on_host
 from autopar.runtime.execute.control import Call, Repeat, boxed, unboxed
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.kernels.growing import append
@@ -81,6 +83,7 @@ class Body:
         self.submodules: dict[str, nn.Module] = {}
         self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
         self.started = async_collectives(function, self._members, _shape_of)
+        self.hosted = hosted(function)
         self.storage = Storage(context.program, function, self._is_started)
         self.pending: dict[str, _Pending] = {}
 
@@ -185,7 +188,8 @@ class Body:
             function = append if self._appends(op) else self.context.kernel(op.kind)
         except InvalidInputError as error:
             raise InvalidInputError(f"{op.loc}: {error}") from error
-        node = self.create(op, "call_function", function, *self.arguments(op))
+        computed = on_host(function) if is_on_host(op) else function
+        node = self.create(op, "call_function", computed, *self.arguments(op))
         if len(op.results) == 1 and not _returns_several(function):
             self.bind(op.results[0], node, op)
         else:
@@ -201,7 +205,7 @@ class Body:
         """Returns the arguments of an op, leading ones by position: faster than by name."""
         known = signature(op.kind)
         given = {name: self._value(arg) for name, arg in op.args}
-        if known.device and self.device.type != "cpu":
+        if known.device and self.device.type != "cpu" and not is_on_host(op):
             given["device"] = self.device
         args = []
         for name in known.positional:

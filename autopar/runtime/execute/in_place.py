@@ -9,10 +9,13 @@ import torch
 from autopar.ir import emitted
 from autopar.ir.memory.joining import runs
 from autopar.ir.memory.overlap import plan_overlap
+from autopar.ir.memory.transfers import is_on_host
 from autopar.ir.memory.updates import Mutation, Writes
 from autopar.ir.program import Op
+from autopar.runtime.collectives.host_transfers import on_host
 from autopar.runtime.execute.body import Body
 from autopar.runtime.kernels.joining import joined
+from autopar.runtime.kernels.table import Kernel
 
 
 def add_in_place(body: Body, writes: Writes) -> None:
@@ -40,14 +43,15 @@ def add_in_place(body: Body, writes: Writes) -> None:
 
 def _mutate(body: Body, ops: Sequence[Op], mutations: Sequence[Mutation]) -> None:
     """Adds ops in the form that writes their results into operands."""
-    clone = torch.ops.aten.clone.default
+    placed = on_host if is_on_host(ops[0]) else _on_device
+    clone = placed(torch.ops.aten.clone.default)
     dense = {"memory_format": torch.contiguous_format}
     before = {name: body.node(name) for mutation in mutations for name in mutation.copied}
     for name, node in before.items():
         copied = Op(*emitted.clone(), (name,), phase="update")
         body.nodes[name] = body.create(copied, "call_function", clone, (node,), dense)
     function, op = joined(ops)
-    body.create(op, "call_function", function, *body.arguments(op))
+    body.create(op, "call_function", placed(function), *body.arguments(op))
     for mutation in mutations:
         for result, operand in mutation.results.items():
             body.nodes[result] = body.nodes[operand]
@@ -61,6 +65,11 @@ def _write(body: Body, writes: Writes, at: int) -> None:
     for output, source in writes.after.get(at, ()):
         written = Op(*emitted.overwrite(), (output,), phase="update")
         args = (body.node(source), body.node(output))
-        body.nodes[output] = body.create(
-            written, "call_function", torch.ops.aten.copy_.default, args
-        )
+        placed = on_host if source in body.hosted else _on_device
+        copy = placed(torch.ops.aten.copy_.default)
+        body.nodes[output] = body.create(written, "call_function", copy, args)
+
+
+def _on_device(function: Kernel) -> Kernel:
+    """Returns a kernel as it is, unlike one of the host."""
+    return function

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from autopar.ir.collectives import REDISTRIBUTE
 from autopar.ir.emitted import WINDOW
 from autopar.ir.expr.expression import Expr
+from autopar.ir.memory.transfers import is_on_host
 from autopar.ir.program import Op
 from autopar.runtime.execute.body import GUARD
 from autopar.runtime.execute.control import Call
@@ -51,7 +52,8 @@ def _ends_graph(op: Op) -> bool:
     Of how many pieces a window consists depends on sizes: each number would be a graph of its own.
     """
     is_windowed = op.kind in (REDISTRIBUTE, WINDOW)
-    return op.kind == GUARD or (is_windowed and any(isinstance(arg, Expr) for _, arg in op.args))
+    apart = op.kind == GUARD or is_on_host(op)
+    return apart or (is_windowed and any(isinstance(arg, Expr) for _, arg in op.args))
 
 
 def _telling(compiled: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import autopar
 from autopar.compiled import CompiledModel
+from autopar.ir.memory.transfers import DEVICE
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.training.stepping import NonFiniteLoss
@@ -50,7 +51,7 @@ def compiled(
     **options: Any,
 ) -> CompiledModel:
     made = stack() if model is None else model
-    given: dict[str, Any] = {"mesh": "1", "strategy": "data", **options}
+    given: dict[str, Any] = {"mesh": "1", "strategy": "data", "update": DEVICE, **options}
     return autopar.compile(
         made,
         batch(),
@@ -69,12 +70,12 @@ def state_of(trainer: Any) -> dict[str, Tensor]:
     return found
 
 
-def trained(found: CompiledModel) -> tuple[list[float], dict[str, Tensor]]:
+def trained(found: CompiledModel, steps: int = STEPS) -> tuple[list[float], dict[str, Tensor]]:
     """Returns the losses of some steps, and the state behind them."""
     with tempfile.TemporaryDirectory() as folder:
         found.save(f"{folder}/build")
         with autopar.load(f"{folder}/build", virtual=True) as trainer:
-            losses = [trainer.step(batch()).item() for _ in range(STEPS)]
+            losses = [trainer.step(batch()).item() for _ in range(steps)]
             return losses, state_of(trainer)
 
 

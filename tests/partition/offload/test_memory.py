@@ -2,55 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from autopar.cost import memory_timeline
 from autopar.ir.emitted import OFFLOAD, RELOAD
-from autopar.ir.memory.transfers import hosted
-from autopar.ir.program import Program
+from autopar.ir.memory.transfers import DEVICE, HOST
 from autopar.partition.offload import OffloadState
-from autopar.runtime.execute.emit import emit
-from autopar.runtime.execute.specialize import specialize
-from autopar.runtime.execute.updates import InPlace
-from tests.cost.memory.test_measured_memory import arguments
-from tests.judges.tracking import Tracking
 from tests.partition.offload.models import ALL, LAYERS, OPTIMIZERS, STATE, compiled, stack
+from tests.partition.offload.on_device import measured
 
 WIDTH = 32
 WEIGHT = WIDTH * WIDTH * 4
 KINDS = {"adam": 2, "momentum": 1}
 """Tensors of state per parameter."""
-
-
-class OnDevice(Tracking):
-    """Counts the storages that aren't in the host's memory, which on a CPU are no others."""
-
-    def __init__(self, device: Iterable[Tensor], host: Iterable[Tensor]) -> None:
-        self._host = {tensor.untyped_storage()._cdata for tensor in host}
-        super().__init__(device)
-
-    def see(self, tensor: Tensor) -> None:
-        if tensor.untyped_storage()._cdata not in self._host:
-            super().see(tensor)
-
-
-def measured(program: Program, weights: Mapping[str, Tensor]) -> int:
-    """Returns the most bytes that the device holds in a step."""
-    concrete = specialize(program, {})
-    there = hosted(concrete.main)
-    module = emit(concrete, {}, "cpu", InPlace(lambda loss, refusal: None))
-    given = dict(zip(concrete.main.inputs, arguments(concrete, weights), strict=True))
-    device = [tensor for name, tensor in given.items() if name not in there]
-    host = [tensor for name, tensor in given.items() if name in there]
-    with OnDevice(device, host) as seen, torch.no_grad():
-        results = module.forward(*given.values())
-    del results
-    return seen.peak_bytes
 
 
 def without_bias(offload: Any, optimizer: str, **options: Any) -> Any:
@@ -85,13 +52,14 @@ def test_a_device_holds_two_buckets_of_all() -> None:
             assert same[op.results] - held >= state - 2 * WEIGHT
 
 
+@pytest.mark.parametrize("update", [DEVICE, HOST])
 @pytest.mark.parametrize("offload", [STATE, ALL, ("*/*.weight", "0.weight")])
 @pytest.mark.parametrize("extra", [{}, {"clip_grad_norm": 0.1, "accumulate": 2}], ids=str)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_what_is_predicted_is_measured(
-    optimizer: str, extra: dict[str, Any], offload: tuple[str, ...]
+    optimizer: str, extra: dict[str, Any], offload: tuple[str, ...], update: str
 ) -> None:
-    found = compiled(offload, optimizer, **extra)
+    found = compiled(offload, optimizer, update=update, **extra)
     assert (
         measured(found.partitioned, found.weights) == memory_timeline(found.partitioned).peak_bytes
     )

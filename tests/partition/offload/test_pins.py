@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import autopar
 from autopar import annotate
 from autopar.base.errors import AnnotationError, InvalidInputError
-from autopar.ir.memory.transfers import hosted
+from autopar.ir.memory.transfers import DEVICE, HOST, hosted
 from autopar.ir.serde import program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program, print_program
 from autopar.ir.verify import verify_structure
@@ -142,9 +142,10 @@ def test_parameters_wait_where_nothing_is_trained(tmp_path: Path) -> None:
         autopar.compile(model, x, mesh="2", offload="optimizer")
 
 
-def test_batches_of_other_shapes_share_what_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("update", [DEVICE, HOST])
+def test_batches_of_other_shapes_share_what_waits(tmp_path: Path, update: str) -> None:
     x = torch.randn(5, 32)
-    found = compiled(ALL, mesh="2", more_batches=[(x, x)])
+    found = compiled(ALL, mesh="2", more_batches=[(x, x)], update=update)
     found.save(tmp_path / "build")
     with autopar.load(tmp_path / "build", virtual=True) as trainer:
         assert trainer.step((x, x)).isfinite()

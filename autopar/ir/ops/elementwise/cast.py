@@ -40,10 +40,11 @@ def reinterpret(call: OpCall) -> Rule | None:
     return build_rule(call, tensors[:1], tensors[1:], sizes={"r": each}, whole=("r",), work=0)
 
 
+CASTS = ("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
+"""Conversions of elements to another dtype."""
+
 RULES: Table = {
-    **same(
-        ["aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"], to_copy
-    ),
+    **same(CASTS, to_copy),
     **same(["aten.view.dtype", "aten.view_copy.dtype"], dense(reinterpret)),
     **same(
         ["aten.view_as_real.default", "aten.view_as_real_copy.default"],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autopar.ir.ops.elementwise.cast import CASTS
+from autopar.ir.ops.elementwise.pointwise import RULES as POINTWISE
 from autopar.ir.ops.elementwise.pointwise import broadcast_dims
 from autopar.ir.ops.table import Table, same
 from autopar.ir.rules.rule import SAME, OpCall, Rule, build_rule
@@ -17,6 +19,9 @@ FUSED_STEPS = tuple(
 
 ON_LISTS: Mapping[str, str] = {"aten.add.Scalar": "aten._foreach_add_.Scalar"}
 """Other steps of optimizers, and the ops that write to a list of their first arguments."""
+
+ON_ELEMENTS = frozenset((*FUSED_STEPS, *POINTWISE, *CASTS))
+"""Ops of an update that compute each element by itself, so that memory bounds them anywhere."""
 
 
 def fused_step(call: OpCall) -> Rule | None:
