@@ -22,6 +22,7 @@ from autopar.annotate import (
     without_offload,
 )
 from autopar.base.collector import paused_collector
+from autopar.base.errors import AnnotationError
 from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.kept_whole import kept_whole
