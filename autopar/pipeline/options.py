@@ -32,6 +32,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.mapping import Placement, parse_placement
 from autopar.mapping.placement import given
+from autopar.partition.pipeline.runs import Runs, Widths
 from autopar.partition.pipeline.schedules import AUTO_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULES
 from autopar.pipeline.arguments import (
     DEFAULTS,
@@ -41,6 +42,7 @@ from autopar.pipeline.arguments import (
     in_python,
     on_command_line,
 )
+from autopar.pipeline.widths import Stages, checked_widths
 
 _SCHEDULE = one_name((*SCHEDULES, AUTO_SCHEDULE))
 
@@ -81,6 +83,7 @@ class CompileOptions:
             searched.
         pipeline: The mesh axis along which the stages of a pipeline lie; "" for no pipeline.
         schedule: In which order processes do their parts of it.
+        widths: At how many indices of the axis the processes of stages are; none: at one each.
         microbatches: How many the batch of a program of inference is cut into.
         offload: Which stored tensors wait in the host's memory; None where `memory_bytes` decides.
         chunks: What is computed in parts, one after another; None where `memory_bytes` decides.
@@ -103,6 +106,7 @@ class CompileOptions:
     any_shape: bool = False
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
+    widths: Widths = ()
     microbatches: int = 1
     offload: tuple[OffloadPin, ...] | None = None
     chunks: tuple[ChunkPin, ...] | None = None
@@ -147,7 +151,12 @@ class CompileOptions:
         return replace(_finished(said, arguments.get("plan"), on_command_line), verify=verify)
 
     def in_stages(
-        self, pipeline: str, *, schedule: str = DEFAULT_SCHEDULE, microbatches: int = 1
+        self,
+        pipeline: str,
+        *,
+        schedule: str = DEFAULT_SCHEDULE,
+        microbatches: int = 1,
+        stages: Stages = None,
     ) -> CompileOptions:
         """Returns the options of a pipeline along an axis of the mesh; "" for none.
 
@@ -155,9 +164,12 @@ class CompileOptions:
             pipeline: The axis.
             schedule: In which order processes do their parts.
             microbatches: How many the batch of a program of inference is cut into.
+            stages: At how many indices of the axis the processes of stages are, as (3, 1), which
+                together are all of them; None: at one each.
 
         Raises:
-            InvalidInputError: If there is no such schedule, or the shape of the mesh is searched.
+            InvalidInputError: If there is no such schedule, the shape of the mesh is searched, or
+                there are other numbers of indices.
             AnnotationError: If the mesh has no such axis.
         """
         expect(TEXT, pipeline=pipeline)
@@ -172,7 +184,10 @@ class CompileOptions:
             check_axis(self.mesh, pipeline)
         if not pipeline and schedule == AUTO_SCHEDULE:
             schedule = DEFAULT_SCHEDULE
-        return replace(self, pipeline=pipeline, schedule=schedule, microbatches=microbatches)
+        widths = checked_widths(stages, self.mesh, pipeline)
+        return replace(
+            self, pipeline=pipeline, schedule=schedule, microbatches=microbatches, widths=widths
+        )
 
     def offloading(
         self, offload: str | Sequence[str] | None, spelled: Spelling = in_python
@@ -227,10 +242,18 @@ class CompileOptions:
         """The labels of what waits in the host's memory, where options name these alone."""
         return None if self.offload is None else tuple(pin.pattern for pin in self.offload)
 
+    @property
+    def runs(self) -> Runs:
+        """The runs of the pipeline's axis at which stages are."""
+        return Runs.of(self.mesh, self.pipeline, self.widths)
+
     def process_of(self, stage: int) -> int:
-        """Returns the index along the axis of the pipeline at which a stage runs."""
-        processes = self.mesh.axis_size(self.pipeline)
-        return SCHEDULES[self.schedule].pipeline(processes, stage + 1, 1).process_of(stage)
+        """Returns the number of the run of the pipeline's axis at which a stage runs."""
+        return SCHEDULES[self.schedule].pipeline(len(self.runs), stage + 1, 1).process_of(stage)
+
+    def index_of(self, stage: int) -> int | range:
+        """Returns the index, or run of indices, of the pipeline's axis at which a stage runs."""
+        return self.runs.indices[self.process_of(stage)]
 
     def with_file(self, path: Path, spelled: Spelling = in_python) -> CompileOptions:
         """Returns the options with what an annotation file or a plan says besides.

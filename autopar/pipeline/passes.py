@@ -199,7 +199,7 @@ def _planning(
     pinned = annotated(program, options)
     stages = {}
     if options.pipeline:
-        stages = stage_places(pinned, options.pipeline, options.process_of)
+        stages = stage_places(pinned, options.pipeline, options.index_of)
     problem = Problem.from_program(pinned, options.cluster, stages=stages)
     lowering = lowering_of(problem, options, store)
     return Planning(pinned, Planner(problem, lowering, options.strategy, watch))
@@ -226,8 +226,10 @@ def annotated(program: Program, options: CompileOptions) -> Program:
         program = split_fused_weights(program)
     program = apply_activations(program, options.activations)
     if options.pipeline in options.mesh.dim_names and not has_stages(program.main):
-        program = cut_into_stages(program, options.pipeline, options.schedule, options.cluster)
-    program = apply_stages(program, options.pipeline)
+        program = cut_into_stages(
+            program, options.pipeline, options.schedule, options.cluster, options.widths
+        )
+    program = apply_stages(program, options.pipeline, len(options.widths))
     # A plan names the ops, sums of several stages among them, that there are in stages.
     if options.pins:
         program = apply_pins(program, options.mesh, options.pins)

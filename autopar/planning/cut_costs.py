@@ -13,6 +13,7 @@ from autopar.ir.expr.expression import planned, prod
 from autopar.ir.ops.loops import microbatches as microbatches_of
 from autopar.ir.program import Function, Op, Program
 from autopar.ir.stages import Stages
+from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import Schedule
 from autopar.partition.pipeline.tasks import BACKWARD, FORWARD, WEIGHT, Task
 from autopar.partition.pipeline.timetable import Timetable
@@ -24,12 +25,12 @@ class Way:
 
     Attributes:
         slowest: Seconds of the slowest stage and of what it sends and gets, per microbatch.
-        sent: Seconds of all that is sent, there and back, per microbatch.
+        once: Seconds of all stages and of all that is sent, there and back, per microbatch.
         cuts: The ends of the stages, each the number of ops in front of it.
     """
 
     slowest: float
-    sent: float
+    once: float
     cuts: tuple[int, ...]
 
     def then(self, seconds: float, got: float, sent: float, cut: int) -> Way:
@@ -42,7 +43,7 @@ class Way:
             cut: How many ops there are up to its end.
         """
         slowest = max(self.slowest, seconds + got + sent)
-        return Way(slowest, self.sent + sent, (*self.cuts, cut))
+        return Way(slowest, self.once + seconds + sent, (*self.cuts, cut))
 
 
 @dataclass(frozen=True)
@@ -73,22 +74,36 @@ class Costs:
 
     def step_seconds(self, way: Way) -> float:
         """Returns about what a step takes."""
-        return self.before[-1] + way.sent + (self.microbatches - 1) * way.slowest
+        return way.once + (self.microbatches - 1) * way.slowest
 
-    def longest_stage(self, way: Way) -> float:
-        """Returns how long a stage may be at most where a step takes no longer than this way."""
+    def longest_stage(self, way: Way, widest: int = 1) -> float:
+        """Returns how long a stage may be at most where a step takes no longer than this way.
+
+        Args:
+            way: The way.
+            widest: At how many indices of the axis a stage is at most.
+        """
         if self.microbatches == 1:
             return self.before[-1]
-        return (self.step_seconds(way) - self.before[-1]) / (self.microbatches - 1)
+        least = self.before[-1] / widest
+        return (self.step_seconds(way) - least) / (self.microbatches - 1)
 
-    def scheduled_seconds(self, way: Way, schedule: Schedule) -> float:
-        """Returns what a step takes by a schedule."""
+    def scheduled_seconds(self, way: Way, schedule: Schedule, widths: Widths = ()) -> float:
+        """Returns what a step takes by a schedule.
+
+        Args:
+            way: Where it is cut.
+            schedule: The schedule.
+            widths: At how many indices of the axis the processes of stages are; none: at one each.
+        """
         ends = [*pairwise((0, *way.cuts))]
-        pipeline = schedule.pipeline(len(ends) // schedule.turns, len(ends), self.microbatches)
+        processes = len(widths) or len(ends) // schedule.turns
+        pipeline = schedule.pipeline(processes, len(ends), self.microbatches)
 
         def seconds(task: Task) -> float:
             begin, end = ends[task.stage]
-            return self.seconds[task.phase][end] - self.seconds[task.phase][begin]
+            width = widths[pipeline.process_of(task.stage)] if widths else 1
+            return (self.seconds[task.phase][end] - self.seconds[task.phase][begin]) / width
 
         def delay(task: Task) -> float:
             cut = way.cuts[task.stage if task.phase == FORWARD else task.stage - 1]

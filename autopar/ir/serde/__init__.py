@@ -27,7 +27,7 @@ from autopar.ir.serde.read import program_from_proto
 from autopar.ir.serde.tables import Corrupt
 from autopar.ir.serde.write import write_program
 
-FORMAT_VERSION = 14
+FORMAT_VERSION = 15
 """The newest version of the format that this code understands."""
 
 WRITTEN_VERSION = 8
@@ -59,6 +59,9 @@ LOOPS_VERSION = 13
 
 NESTED_VERSION = 14
 """The oldest version whose readers understand loops that are told apart by their names."""
+
+RUNS_VERSION = 15
+"""The oldest version whose readers understand parts of a mesh that are a run of an axis."""
 
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
@@ -99,6 +102,8 @@ def program_to_bytes(program: Program) -> bytes:
             file.format_version = file.minimum_reader_version = LOOPS_VERSION
         if any(op.loops for function in file.program.functions for op in function.ops):
             file.format_version = file.minimum_reader_version = NESTED_VERSION
+        if any(mesh.slice.length for mesh in file.program.meshes):
+            file.format_version = file.minimum_reader_version = RUNS_VERSION
 
     return _to_bytes(write, what, oldest)
 
