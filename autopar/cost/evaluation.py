@@ -274,7 +274,8 @@ class Evaluator:
         axes = self._axes(op)
         if self.model is None or not axes:
             return NOTHING
-        args = dict(args_at(op.args, self.coords)) if declaration.halo else {}
+        reads_args = declaration.halo or declaration.apart
+        args = dict(args_at(op.args, self.coords)) if reads_args else {}
         moved = args, operand.known_shape, result.known_shape, result.itemsize
         if link_of(op) and receivers_of(op) == 1:
             declaration = replace(declaration, price=POINT_TO_POINT)

@@ -37,6 +37,7 @@ ALL_TO_ALL = "comm.all_to_all"
 BROADCAST = "comm.broadcast"
 PERMUTE = "comm.permute"
 REDISTRIBUTE = "comm.redistribute"
+TRANSFER = "comm.transfer"
 
 _RUN = re.compile(r"(\w+?)\[(\d+)\.\.(\d+)\]")
 """In the name of a group: the run of an axis of which its members are."""
@@ -47,6 +48,9 @@ BLOCK = "block"
 """Of a dimension: the member's block, by the rule of `autopar.ir.layout`."""
 HELD, WINDOW = "held", "window"
 """Of a dimension: what a member holds and reads, by the arguments of `rules.redistribution`."""
+
+SENT, ARRIVED = "sent", "arrived"
+"""Of a dimension: the blocks that some members bring, and those that the others get."""
 
 OPERAND, RESULT = "operand", "result"
 
@@ -108,6 +112,7 @@ class Declaration:
         halo: Whether only that travels which a member doesn't hold yet of its window; otherwise
             tensors do.
         start: How it is started; None if a rank waits where it stands.
+        apart: Whether some members bring something and get nothing, and the others get something.
     """
 
     kind: str
@@ -119,6 +124,7 @@ class Declaration:
     blocks: str = ""
     halo: bool = False
     start: Start | None = None
+    apart: bool = False
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -182,6 +188,15 @@ _DECLARATIONS = (
         dims=(Dim("dim", HELD, WINDOW, "size"),),
         integers=("block", "outputs", "outputs_block", "stride", "start", "length"),
         halo=True,
+    ),
+    Declaration(
+        TRANSFER,
+        price="point_to_point",
+        memory="transfer",
+        dims=(Dim("dim", SENT, ARRIVED, "size"),),
+        integers=("senders", "block", "arriving_block", "copies"),
+        start=Start(alone=True),
+        apart=True,
     ),
 )
 

@@ -20,6 +20,7 @@ from autopar.cost.reshard.coarse import Coarse, Coarsening
 from autopar.cost.reshard.moves import Step
 from autopar.cost.reshard.path import PathSearch
 from autopar.cost.reshard.reshards import Move, Reshard
+from autopar.cost.reshard.transfers import transfers_between
 from autopar.ir.dims import block_size
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.fixed import Index, indices_of
@@ -172,7 +173,11 @@ class ReshardPlanner:
         return Reshard.from_moves(tuple(_move(step, coarse) for step in steps))
 
     def _between_slices(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
-        """Returns the faster of two ways: split along the common axes as before, or as after."""
+        """Returns the fastest of some ways.
+
+        Along the axes that both slices have, it is sent split as before, or as after; or blocks
+        are sent to others, where it is split along an axis of which the slices have other parts.
+        """
         first = source.onto(target.mesh).onto(source.mesh)
         second = target.onto(source.mesh)
         ways = []
@@ -185,6 +190,12 @@ class ReshardPlanner:
                     *self.plan(arrives, target, itemsize).moves,
                 )
             )
+        for leaves, move in transfers_between(self.model, source, target, itemsize):
+            before, behind = (
+                self.plan(*pair, itemsize).moves
+                for pair in ((source, leaves), (move.layout, target))
+            )
+            ways.append((*before, move, *behind))
         return min(map(Reshard.from_moves, ways), key=lambda way: way.seconds)
 
 

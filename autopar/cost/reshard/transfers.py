@@ -1,0 +1,171 @@
+"""Transfers: from a part of a mesh to another one that cuts a dimension otherwise.
+
+Along an axis of which both parts have runs, or one has a run and the other one index, no process
+has a counterpart. What is split along it needn't be put together before: each process that holds a
+block of a dimension sends to each of the others what that wants of it.
+
+    stage 0, pp=0..2   [6@pp, 8]: 2 rows each         stage 1, pp=3..4   [6@pp, 8]: 3 rows each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+from autopar.cost.collectives import CommunicationModel
+from autopar.cost.reshard.places import Place
+from autopar.cost.reshard.reshards import Move
+from autopar.cost.transfer import messages_seconds
+from autopar.ir.dims import SubDim, block_size
+from autopar.ir.expr.expression import planned, prod
+from autopar.ir.fixed import Index, indices_of
+from autopar.ir.layout import Layout
+from autopar.ir.mesh import ProcessMesh
+
+
+def crossed_axis(source: ProcessMesh, target: ProcessMesh) -> str:
+    """Returns the only axis along which two parts of a mesh differ and one has a run; or ""."""
+    here, there = dict(source.fixed), dict(target.fixed)
+    differing = [axis for axis in {**here, **there} if here.get(axis) != there.get(axis)]
+    if len(differing) != 1 or here.keys() != there.keys():
+        return ""
+    (axis,) = differing
+    one, other = here[axis], there[axis]
+    is_apart = set(indices_of(one)).isdisjoint(indices_of(other))
+    is_run = isinstance(one, range) or isinstance(other, range)
+    is_box = isinstance(one, tuple) or isinstance(other, tuple)
+    return axis if is_apart and is_run and not is_box else ""
+
+
+def transfers_between(
+    model: CommunicationModel, source: Layout, target: Layout, itemsize: int
+) -> Iterator[tuple[Layout, Move]]:
+    """Yields transfers from one part of a mesh to another, each with the layout to begin with.
+
+    Before, a reshard leads from `source` to that; behind, another one to `target`.
+
+    Args:
+        model: Predicts seconds.
+        source, target: Normalized layouts on two parts.
+        itemsize: Bytes per element.
+    """
+    axis = crossed_axis(source.mesh, target.mesh)
+    if not axis or 0 in source.shape:
+        return
+    before = source.onto(target.mesh).onto(source.mesh)
+    known = dict.fromkeys((before, target.onto(source.mesh)))
+    for common in known:
+        for dim in range(len(common.dims)):
+            ends = (
+                _ends(common, dim, axis, source),
+                _ends(common.onto(target.mesh), dim, axis, target, may_copy=True),
+            )
+            for leaves, arrives in product(*ends):
+                move = _transfer(model, leaves, arrives, dim, axis, itemsize)
+                if move is not None:
+                    yield leaves, move
+
+
+def _ends(
+    common: Layout, dim: int, axis: str, wanted: Layout, *, may_copy: bool = False
+) -> Sequence[Layout]:
+    """Returns layouts in which a dimension may leave or arrive.
+
+    Args:
+        common: Split along the axes that both parts have.
+        dim: The dimension.
+        axis: The axis along which the parts differ.
+        wanted: The layout that there is before, or is to be behind.
+        may_copy: Whether all processes along the axis may have the same.
+    """
+    if axis not in common.mesh.dim_names:
+        return [common]
+    found = [common] if may_copy else []
+    rest = replace(wanted, dims=_without(wanted, axis)).normalized()
+    if rest == common and axis in (a for sub in wanted.dims[dim] for a in sub.axes):
+        return [*found, wanted]
+    sub = common.dims[dim][0]
+    dims = (*common.dims[:dim], (SubDim(sub.size, (*sub.axes, axis)),), *common.dims[dim + 1 :])
+    split = replace(common, dims=dims).normalized()
+    return [*found, split] if len(common.dims[dim]) == 1 else found
+
+
+def _without(layout: Layout, axis: str) -> tuple[tuple[SubDim, ...], ...]:
+    return tuple(
+        tuple(SubDim(sub.size, tuple(a for a in sub.axes if a != axis)) for sub in dim)
+        for dim in layout.dims
+    )
+
+
+def _transfer(
+    model: CommunicationModel,
+    leaves: Layout,
+    arrives: Layout,
+    dim: int,
+    axis: str,
+    itemsize: int,
+) -> Move | None:
+    """Returns the transfer between two layouts; None if it isn't one of whole blocks."""
+    pairs = [*zip(leaves.dims, arrives.dims, strict=True)]
+    if leaves.partial or any(one != other for at, (one, other) in enumerate(pairs) if at != dim):
+        return None
+    one, other = pairs[dim]
+    if len(one) != 1 or len(other) != 1:
+        return None
+    own, wanted = ({*sub.axes} - {axis} for (sub,) in (one, other))
+    elsewhere = {a for at, pair in enumerate(pairs) if at != dim for sub in pair[0] for a in sub.axes}
+    if own != wanted or axis in elsewhere:
+        return None
+    place = Place(dim, 1, one[0].size, 1)
+    axes = tuple(a for a in leaves.mesh.root.dim_names if a in own or a == axis)
+    seconds = _seconds(model, leaves, arrives, dim, axes, itemsize)
+    nbytes = _piece(arrives) * itemsize
+    return Move("transfer", axes, arrives, place, place, seconds=seconds, bytes=nbytes)
+
+
+def blocks_of(layout: Layout, dim: int, axes: Sequence[str]) -> tuple[int, int]:
+    """Returns how many blocks of a dimension there are along axes, and how many hold each."""
+    (sub,) = layout.dims[dim]
+    blocks = layout.mesh.axes_size(sub.axes)
+    return blocks, layout.mesh.axes_size([a for a in axes if a in layout.mesh.dim_names]) // blocks
+
+
+def members_of(layout: Layout, dim: int, axes: Sequence[str]) -> list[tuple[int, ...]]:
+    """Returns the coordinates along axes of those who hold a dimension, in the order of blocks."""
+    (sub,) = layout.dims[dim]
+    mesh, fixed = layout.mesh, dict(layout.mesh.fixed)
+    order = (*sub.axes, *(axis for axis in axes if axis not in sub.axes))
+    ranges = (_indices(mesh, axis, fixed.get(axis)) for axis in order)
+    found = (dict(zip(order, coords, strict=True)) for coords in product(*ranges))
+    return [tuple(coords[axis] for axis in axes) for coords in found]
+
+
+def _indices(mesh: ProcessMesh, axis: str, index: Index | None) -> Sequence[int]:
+    return range(mesh.axis_size(axis)) if index is None else indices_of(index)
+
+
+def _seconds(
+    model: CommunicationModel,
+    leaves: Layout,
+    arrives: Layout,
+    dim: int,
+    axes: Sequence[str],
+    itemsize: int,
+) -> float:
+    (sub,), (senders, _) = leaves.dims[dim], blocks_of(leaves, dim, axes)
+    receivers, copies = blocks_of(arrives, dim, axes)
+    blocks = block_size(sub.size, senders), block_size(sub.size, receivers)
+    row = planned(prod(size for at, size in enumerate(_block(leaves)) if at != dim)) * itemsize
+    return messages_seconds(sub.size, *blocks, copies, row, axes, model)
+
+
+def _block(layout: Layout) -> list[int]:
+    count = layout.mesh.axes_size
+    return [
+        planned(prod(block_size(sub.size, count(sub.axes)) for sub in dim)) for dim in layout.dims
+    ]
+
+
+def _piece(layout: Layout) -> int:
+    return prod(_block(layout))
