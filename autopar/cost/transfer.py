@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.redistribution import redistribution_messages
-from autopar.ir.expr.expression import IntExpr, planned
+from autopar.ir.rules.transfer import Transfer
 
 
 def transfer_seconds(
@@ -27,28 +27,20 @@ def transfer_seconds(
         model: Predicts seconds.
     """
     row = math.prod(size for dim, size in enumerate(shape) if dim != args.get("dim")) * itemsize
-    names = ("size", "block", "arriving_block", "copies")
-    numbers = [number for name in names if isinstance(number := args[name], int)]
-    return messages_seconds(*numbers, row, axes, model)
+    return messages_seconds(Transfer.of_args(args), row, axes, model)
 
 
 def messages_seconds(
-    size: IntExpr,
-    block: IntExpr,
-    arriving_block: IntExpr,
-    copies: int,
-    row: int,
-    axes: Sequence[str],
-    model: CommunicationModel,
+    transfer: Transfer, row: int, axes: Sequence[str], model: CommunicationModel
 ) -> float:
-    """Returns the same for blocks of a dimension.
+    """Returns the same of a transfer.
 
     Args:
-        size, block, arriving_block, copies: See `Transfer`.
+        transfer: Which blocks move.
         row: Bytes of an element of it.
         axes: The mesh axes of the group.
         model: Predicts seconds.
     """
-    held, wanted = max(planned(block), 1), max(planned(arriving_block), 1)
-    moved = redistribution_messages(planned(size), held, wanted, 1, copies)
+    held, wanted = max(transfer.block, 1), max(transfer.arriving_block, 1)
+    moved = redistribution_messages(transfer.size, held, wanted, 1, transfer.copies)
     return model.point_to_point(moved.elements * row, axes, moved.messages)

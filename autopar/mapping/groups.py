@@ -70,9 +70,7 @@ def group_name(
     return name + (f":{members}" if members else "")
 
 
-def rank_lists(
-    mesh: ProcessMesh, key: GroupKey, rank_of: npt.NDArray[np.int64]
-) -> RankLists:
+def rank_lists(mesh: ProcessMesh, key: GroupKey, rank_of: npt.NDArray[np.int64]) -> RankLists:
     """Returns the lists of a group.
 
     Args:

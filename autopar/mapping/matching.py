@@ -174,7 +174,9 @@ def _moved(met: Meeting, size: Ints, *, is_sent: bool) -> Ints:
     position, senders = met.group.position, met.settings["senders"]
     block = met.settings["block" if is_sent else "arriving_block"]
     is_mine = (position < senders) == is_sent
-    number = position if is_sent else (position - senders) // met.settings["copies"]
+    # Where nobody takes part, settings are 0.
+    copies = np.maximum(met.settings["copies"], 1)
+    number = position if is_sent else (position - senders) // copies
     if has_open(size) or has_open(block):
         return met.open.computed(_moved_open, (size, block), (number, is_mine.astype(np.int64)))
     extent: Ints = np.where(is_mine, np.clip(size - number * block, 0, block), 0)

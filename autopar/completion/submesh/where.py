@@ -63,9 +63,7 @@ def place_of(layout: Layout) -> Place:
     return frozenset(layout.mesh.fixed)
 
 
-def stage_places(
-    program: Program, axis: str, index_of: Callable[[int], Index]
-) -> dict[int, Place]:
+def stage_places(program: Program, axis: str, index_of: Callable[[int], Index]) -> dict[int, Place]:
     """Returns the slice of the mesh on which each stage runs.
 
     Args:

@@ -9,6 +9,7 @@ block of a dimension sends to each of the others what that wants of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -22,6 +23,7 @@ from autopar.ir.expr.expression import planned, prod
 from autopar.ir.fixed import Index, indices_of
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.rules.transfer import Transfer
 
 
 def crossed_axis(source: ProcessMesh, target: ProcessMesh) -> str:
@@ -110,14 +112,15 @@ def _transfer(
     pairs = [*zip(leaves.dims, arrives.dims, strict=True)]
     if leaves.partial or any(one != other for at, (one, other) in enumerate(pairs) if at != dim):
         return None
-    one, other = pairs[dim]
-    if len(one) != 1 or len(other) != 1:
+    mine, theirs = pairs[dim]
+    if len(mine) != 1 or len(theirs) != 1:
         return None
-    own, wanted = ({*sub.axes} - {axis} for (sub,) in (one, other))
-    elsewhere = {a for at, pair in enumerate(pairs) if at != dim for sub in pair[0] for a in sub.axes}
+    own, wanted = ({*sub.axes} - {axis} for (sub,) in (mine, theirs))
+    others = (each for at, (each, _) in enumerate(pairs) if at != dim)
+    elsewhere = {a for each in others for sub in each for a in sub.axes}
     if own != wanted or axis in elsewhere:
         return None
-    place = Place(dim, 1, one[0].size, 1)
+    place = Place(dim, 1, mine[0].size, 1)
     axes = tuple(a for a in leaves.mesh.root.dim_names if a in own or a == axis)
     seconds = _seconds(model, leaves, arrives, dim, axes, itemsize)
     nbytes = _piece(arrives) * itemsize
@@ -154,10 +157,10 @@ def _seconds(
     itemsize: int,
 ) -> float:
     (sub,), (senders, _) = leaves.dims[dim], blocks_of(leaves, dim, axes)
-    receivers, copies = blocks_of(arrives, dim, axes)
-    blocks = block_size(sub.size, senders), block_size(sub.size, receivers)
-    row = planned(prod(size for at, size in enumerate(_block(leaves)) if at != dim)) * itemsize
-    return messages_seconds(sub.size, *blocks, copies, row, axes, model)
+    size, (receivers, copies) = planned(sub.size), blocks_of(arrives, dim, axes)
+    blocks = block_size(size, senders), block_size(size, receivers)
+    row = math.prod(each for at, each in enumerate(_block(leaves)) if at != dim) * itemsize
+    return messages_seconds(Transfer(size, senders, *blocks, copies), row, axes, model)
 
 
 def _block(layout: Layout) -> list[int]:
@@ -168,4 +171,4 @@ def _block(layout: Layout) -> list[int]:
 
 
 def _piece(layout: Layout) -> int:
-    return prod(_block(layout))
+    return math.prod(_block(layout))

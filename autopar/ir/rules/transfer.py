@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autopar.ir.program import Arg
-
 
 class Stretch(NamedTuple):
     """What one member sends to another.
@@ -48,7 +46,7 @@ class Transfer:
     copies: int
 
     @classmethod
-    def of_args(cls, args: Mapping[str, Arg]) -> Transfer:
+    def of_args(cls, args: Mapping[str, object]) -> Transfer:
         """Returns the one that the arguments of an op describe, all of them integers."""
         names = ("size", "senders", "block", "arriving_block", "copies")
         return cls(*(number for name in names if isinstance(number := args[name], int)))

@@ -66,8 +66,9 @@ class Outline:
         main, mesh = program.main, program.mesh
         if not self.pipeline or mesh is None:
             return [Task(0, 0, LOOP) for _ in main.ops]
-        stages, runs = 1 + max(op.stage for op in main.ops), Runs.of(
-            mesh, self.pipeline, self.widths
+        stages, runs = (
+            1 + max(op.stage for op in main.ops),
+            Runs.of(mesh, self.pipeline, self.widths),
         )
         pipeline = SCHEDULES[self.schedule].pipeline(len(runs), stages, 1)
         tasks = OpTasks(main, self.pipeline, pipeline, runs)
