@@ -221,9 +221,9 @@ def envelope(**fields: object) -> bytes:
         (envelope(), r"m\.pb: has no content; the file is truncated"),
         (envelope(manifest=pb.Manifest()), r"m\.pb: holds a manifest, not a program"),
         (
-            envelope(format_version=16, minimum_reader_version=15, program=pb.Program()),
-            r"m\.pb: has format version 16 and needs a reader of version 15 or newer, this is"
-            r" version 14; update autopar",
+            envelope(format_version=17, minimum_reader_version=16, program=pb.Program()),
+            r"m\.pb: has format version 17 and needs a reader of version 16 or newer, this is"
+            r" version 15; update autopar",
         ),
     ],
 )
