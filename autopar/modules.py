@@ -101,8 +101,9 @@ def compile(
             and back) and `dualpipe-v` (the same, with each forward pass beside a backward pass of
             the other stage); or `auto`, whichever is predicted to be the fastest within `memory`.
         stages: At how many indices of the axis each stage is, in their order, as `(3, 1)`: they add
-            up to its size. A stage at several is split along the axis as along any other. By
-            default each is at one.
+            up to its size; or `auto`, with which a step is predicted to be the fastest, within
+            `memory`. A stage at several is split along the axis as along any other. By default each
+            is at one.
         microbatches: Without an optimizer: how many the batch is cut into, which pass through the
             model one after another, or from stage to stage of a pipeline.
         offload: What waits in the host's memory between uses: `optimizer` (all of its state),

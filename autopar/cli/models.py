@@ -97,7 +97,8 @@ OPTIONS = (
         "--stages",
         metavar="WIDTHS",
         help="At how many indices of that axis each stage is, which add up to its size, as 3,1 for"
-        " two stages along an axis of 4. By default each is at one.",
+        " two stages along an axis of 4; auto: with which it is the fastest. By default each is at"
+        " one.",
     ),
     click.option(
         "--microbatches",

@@ -42,7 +42,7 @@ from autopar.pipeline.arguments import (
     in_python,
     on_command_line,
 )
-from autopar.pipeline.widths import Stages, checked_widths
+from autopar.pipeline.widths import AUTO_WIDTHS, Stages, checked_widths
 
 _SCHEDULE = one_name((*SCHEDULES, AUTO_SCHEDULE))
 
@@ -84,6 +84,7 @@ class CompileOptions:
         pipeline: The mesh axis along which the stages of a pipeline lie; "" for no pipeline.
         schedule: In which order processes do their parts of it.
         widths: At how many indices of the axis the processes of stages are; none: at one each.
+        any_widths: Whether these are searched.
         microbatches: How many the batch of a program of inference is cut into.
         offload: Which stored tensors wait in the host's memory; None where `memory_bytes` decides.
         chunks: What is computed in parts, one after another; None where `memory_bytes` decides.
@@ -107,6 +108,7 @@ class CompileOptions:
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
     widths: Widths = ()
+    any_widths: bool = False
     microbatches: int = 1
     offload: tuple[OffloadPin, ...] | None = None
     chunks: tuple[ChunkPin, ...] | None = None
@@ -165,7 +167,7 @@ class CompileOptions:
             schedule: In which order processes do their parts.
             microbatches: How many the batch of a program of inference is cut into.
             stages: At how many indices of the axis the processes of stages are, as (3, 1), which
-                together are all of them; None: at one each.
+                together are all of them; `auto` for the fastest; None: at one each.
 
         Raises:
             InvalidInputError: If there is no such schedule, the shape of the mesh is searched, or
@@ -184,9 +186,13 @@ class CompileOptions:
             check_axis(self.mesh, pipeline)
         if not pipeline and schedule == AUTO_SCHEDULE:
             schedule = DEFAULT_SCHEDULE
-        widths = checked_widths(stages, self.mesh, pipeline)
         return replace(
-            self, pipeline=pipeline, schedule=schedule, microbatches=microbatches, widths=widths
+            self,
+            pipeline=pipeline,
+            schedule=schedule,
+            microbatches=microbatches,
+            widths=checked_widths(stages, self.mesh, pipeline),
+            any_widths=stages == AUTO_WIDTHS and bool(pipeline),
         )
 
     def offloading(

@@ -7,7 +7,7 @@ completed program and a rank's, which plans are priced by too (`planning/lowerin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.annotate import (
@@ -40,18 +40,26 @@ from autopar.ir.stages import has_stages
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Map, Strip, deploy
 from autopar.partition import OffloadState, Recompute
+from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import AUTO_SCHEDULE
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.decided import Compiled, lowering_of
 from autopar.pipeline.device_memory import check_device_memory
 from autopar.pipeline.fastest_chunks import fastest_chunks
-from autopar.pipeline.fastest_schedule import fastest_schedule
+from autopar.pipeline.fastest_schedule import (
+    FastestSchedule,
+    Planned,
+    fastest_schedule,
+    only_schedule,
+)
+from autopar.pipeline.fastest_widths import fastest_widths
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planned, Planning
 from autopar.pipeline.stages import predicted_stages
 from autopar.planning.chunk import chunked, loops_reported
 from autopar.planning.chunk.late import in_backward_pass
 from autopar.planning.cut import cut_into_stages
+from autopar.planning.cut_widths import proposed_widths
 from autopar.planning.fit import Fitted, Fitter
 from autopar.planning.lowering import LOWERING, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
@@ -129,9 +137,9 @@ def _compiled(
         # What is known of ops takes memory, and is forgotten; of reshards, the passes use it.
         return planning(each).planned(each.memory_bytes)
 
-    if options.schedule == AUTO_SCHEDULE:
-        fastest = fastest_schedule(options, planned)
-        options, report = fastest.options, (*report, fastest.remark())
+    if options.schedule == AUTO_SCHEDULE or options.any_widths:
+        fastest, remarks = _fastest_pipeline(program, options, planned)
+        options, report = fastest.options, (*report, *remarks)
         pinned, plan, lowering = fastest.planned
     elif options.chooses_chunks:
         cut = fastest_chunks(options, planning, watch)
@@ -163,6 +171,34 @@ def _compiled(
     noted = explain(lowered.serial, lowering.planner)
     entries = (*report, *said, *loops_reported(pinned), *staged, *exceeded, *left, *noted)
     return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)
+
+
+def _fastest_pipeline(
+    program: Program, options: CompileOptions, planned: Callable[[CompileOptions], Planned]
+) -> tuple[FastestSchedule, list[ReportEntry]]:
+    """Returns a program planned in the fastest order, with the fastest widths of stages.
+
+    Returns:
+        The plan, and what is to be said of the choices that were left open.
+    """
+    axis, remarks = options.pipeline, []
+
+    def with_widths(widths: Widths) -> FastestSchedule:
+        chosen = replace(options, widths=widths, any_widths=False)
+        if chosen.schedule == AUTO_SCHEDULE:
+            return fastest_schedule(chosen, planned)
+        return only_schedule(chosen, planned(chosen))
+
+    if options.any_widths:
+        proposed = proposed_widths(_uncut(program, options), axis, options.cluster)
+        found = fastest_widths(options.mesh.axis_size(axis), proposed, with_widths)
+        fastest = found.way
+        remarks.append(found.remark())
+    else:
+        fastest = with_widths(options.widths)
+    if options.schedule == AUTO_SCHEDULE:
+        remarks.append(fastest.remark())
+    return fastest, remarks
 
 
 def _held(fitted: Fitted, memory_bytes: int | None) -> tuple[ReportEntry, ...]:
@@ -216,15 +252,7 @@ def annotated(program: Program, options: CompileOptions) -> Program:
         AnnotationError: If pins contradict the program or one another, or ask for what isn't
             carried out yet.
     """
-    program = apply_mesh(program, options.mesh)
-    if options.microbatches > 1:
-        program = split_batch(program, options.microbatches)
-    program = chunked(program, options.chunks or (), phases_apart=options.phases_apart)
-    if options.pipeline:
-        program = in_backward_pass(program)
-    if options.apart:
-        program = split_fused_weights(program)
-    program = apply_activations(program, options.activations)
+    program = _uncut(program, options)
     if options.pipeline in options.mesh.dim_names and not has_stages(program.main):
         program = cut_into_stages(
             program, options.pipeline, options.schedule, options.cluster, options.widths
@@ -236,6 +264,19 @@ def annotated(program: Program, options: CompileOptions) -> Program:
     program = apply_op_pins(program, options.op_pins)
     refuse_unexecuted(program, options.pipeline)
     return program
+
+
+def _uncut(program: Program, options: CompileOptions) -> Program:
+    """Returns a program with its mesh, and all that is decided before it is cut into stages."""
+    program = apply_mesh(program, options.mesh)
+    if options.microbatches > 1:
+        program = split_batch(program, options.microbatches)
+    program = chunked(program, options.chunks or (), phases_apart=options.phases_apart)
+    if options.pipeline:
+        program = in_backward_pass(program)
+    if options.apart:
+        program = split_fused_weights(program)
+    return apply_activations(program, options.activations)
 
 
 def fastest_mesh(

@@ -11,6 +11,9 @@ from autopar.partition.pipeline.runs import Widths
 Stages = Sequence[int] | str | None
 """At how many indices each is: a sequence, or `3,1` as on the command line; None: at one each."""
 
+AUTO_WIDTHS = "auto"
+"""In the place of numbers: with those a step is predicted to take the least time."""
+
 
 def checked_widths(stages: Stages, mesh: ProcessMesh, axis: str) -> Widths:
     """Returns how many indices of the pipeline's axis each run has; none: one each.
@@ -26,11 +29,13 @@ def checked_widths(stages: Stages, mesh: ProcessMesh, axis: str) -> Widths:
     """
     if stages is None:
         return ()
-    widths = _widths(stages)
+    widths = () if stages == AUTO_WIDTHS else _widths(stages)
     if not axis:
         raise AnnotationError(
             f"stages={stages!r} is for a pipeline; say along which axis, as pipeline='pp'"
         )
+    if not widths:
+        return ()
     size = mesh.axis_size(axis)
     if sum(widths) != size:
         raise AnnotationError(
@@ -49,6 +54,6 @@ def _widths(stages: Sequence[int] | str) -> Widths:
     if not widths or any(type(each) is not int or each < 1 for each in widths):
         raise InvalidInputError(
             f"stages={stages!r}: give how many indices of the pipeline's axis each stage gets, 1 or"
-            " more, as (3, 1)"
+            " more, as (3, 1), or 'auto' for the fastest"
         )
     return widths

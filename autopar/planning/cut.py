@@ -21,14 +21,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from autopar.cost import Cluster
 from autopar.ir.program import Function, Op, Program
 from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import SCHEDULES, Schedule
-from autopar.planning.cut_costs import Costs, Way, costs_of
+from autopar.planning.cut_costs import Costs, Way, costs_of, first_of
 
 FINENESS = 0.01
 """Of a stage's seconds: of places that are less apart, the one with least to send is looked at."""
@@ -61,7 +61,7 @@ def cut_into_stages(
     wanted = SCHEDULES[schedule]
     widths = widths or (1,) * program.mesh.axis_size(axis)
     stages = widths_of_stages(wanted, widths)
-    first = [op for op in program.main.ops if op.phase == "forward" and not op.microbatch]
+    first = first_of(program.main)
     costs = costs_of(program, axis, cluster, first)
     ways = [way for part in WAITED if (way := best_way(costs, stages, part)) is not None]
     if not ways:
@@ -86,14 +86,18 @@ def best_way(costs: Costs, stages: int | Widths, waited: float = 1.0) -> Way | N
         waited: What part of what is sent is waited for.
     """
     widths = (1,) * stages if isinstance(stages, int) else stages
-    places = [0, *_worth_a_cut(costs, sum(widths)), len(costs.before) - 1]
+    places = [0, *worth_a_cut(costs, sum(widths)), len(costs.before) - 1]
     last = len(places) - 1
     if last < len(widths):
         return None
     before = [costs.before[place] for place in places]
     weight = waited * costs.travels
     sent = [0.0, *(costs.sent[place] * weight for place in places[1:-1]), 0.0]
-    even = _even(places, before, sent, widths)
+
+    def took(begin: int, end: int, width: int) -> float:
+        return costs.stage_seconds(places[begin], places[end], width)
+
+    even = _even(places, before, sent, widths, took)
     longest = costs.longest_stage(even, max(widths)) * (1 + ROUNDING)
     least = LEAST * before[-1] / sum(widths) * (1 - ROUNDING)
     ways: list[list[Way]] = [[Way(0.0, 0.0, ())], *([] for _ in places[1:])]
@@ -105,8 +109,8 @@ def best_way(costs: Costs, stages: int | Widths, waited: float = 1.0) -> Way | N
                 continue
             first = max(stage, bisect_left(before, before[end] - longest * width))
             behind = bisect_right(before, before[end] - least * width, hi=end)
-            further[end] = _undominated(
-                way.then((before[end] - before[begin]) / width, sent[begin], sent[end], places[end])
+            further[end] = undominated(
+                way.then(took(begin, end, width), sent[begin], sent[end], places[end], width)
                 for begin in range(first, behind)
                 for way in ways[begin]
             )
@@ -115,7 +119,11 @@ def best_way(costs: Costs, stages: int | Widths, waited: float = 1.0) -> Way | N
 
 
 def _even(
-    places: Sequence[int], before: Sequence[float], sent: Sequence[float], widths: Widths
+    places: Sequence[int],
+    before: Sequence[float],
+    sent: Sequence[float],
+    widths: Widths,
+    took: Callable[[int, int, int], float],
 ) -> Way:
     """Returns the way on which all stages take about as long."""
     way, begin = Way(0.0, 0.0, ()), 0
@@ -123,12 +131,12 @@ def _even(
         share = sum(widths[: stage + 1]) / sum(widths)
         wanted = max(bisect_left(before, before[-1] * share), begin + 1)
         end = min(wanted, len(places) - len(widths) + stage)
-        way = way.then((before[end] - before[begin]) / width, sent[begin], sent[end], places[end])
+        way = way.then(took(begin, end, width), sent[begin], sent[end], places[end], width)
         begin = end
     return way
 
 
-def _undominated(ways: Iterator[Way]) -> list[Way]:
+def undominated(ways: Iterator[Way]) -> list[Way]:
     """Returns the ways of which none other is as good in both respects."""
     kept: list[Way] = []
     for way in sorted(ways, key=lambda way: (way.slowest, way.once, way.cuts)):
@@ -137,9 +145,9 @@ def _undominated(ways: Iterator[Way]) -> list[Way]:
     return kept
 
 
-def _worth_a_cut(costs: Costs, stages: int) -> list[int]:
+def worth_a_cut(costs: Costs, stages: int, fineness: float = FINENESS) -> list[int]:
     """Returns places to cut, of those next to one another the one with least to send."""
-    step = FINENESS * costs.before[-1] / stages
+    step = fineness * costs.before[-1] / stages
     nearby: dict[int, list[int]] = defaultdict(list)
     for place in range(1, len(costs.before) - 1):
         nearby[int(costs.before[place] / step) if step else place].append(place)
