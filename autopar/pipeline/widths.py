@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.base.errors import AnnotationError, InvalidInputError
+from autopar.ir.fixed import indices_of
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.program import Function
 from autopar.partition.pipeline.runs import Widths
 
 Stages = Sequence[int] | str | None
@@ -43,6 +45,21 @@ def checked_widths(stages: Stages, mesh: ProcessMesh, axis: str) -> Widths:
             f" {axis!r} of {mesh} has {size}; give widths that add up to {size}"
         )
     return () if set(widths) == {1} else widths
+
+
+def widths_of(completed: Function, mesh: ProcessMesh, axis: str) -> Widths:
+    """Returns how many indices of the pipeline's axis stages have that are completed.
+
+    Args:
+        completed: The completed program.
+        mesh: The whole mesh.
+        axis: The axis of the pipeline.
+    """
+    ops = (op for op in completed.ops if op.phase == "forward" and op.dist is not None)
+    fixed = {dict(op.dist.mesh.fixed).get(axis) for op in ops if op.dist is not None}
+    runs = sorted((indices_of(each) for each in fixed if each is not None), key=min)
+    widths = tuple(map(len, runs))
+    return widths if sum(widths) == mesh.axis_size(axis) and set(widths) != {1} else ()
 
 
 def _widths(stages: Sequence[int] | str) -> Widths:
