@@ -183,14 +183,19 @@ class ProcessMesh:
             coords[axis] = choices[at]
         return coords
 
-    def __getitem__(self, key: int | str | tuple[str, int]) -> ProcessMesh:
-        """Returns a sub-mesh: `mesh[i]` along the first axis, `mesh["tp", i]` along a named one."""
+    def __getitem__(self, key: int | str | slice | tuple[str, int | slice]) -> ProcessMesh:
+        """Returns a sub-mesh: `mesh[i]` along the first axis, `mesh["tp", i]` along a named one.
+
+        `mesh["tp", i:k]` is a run, of which the axis is one of its own.
+        """
         axis, index = key if isinstance(key, tuple) and len(key) == 2 else (0, key)
         if isinstance(index, str):
             raise AnnotationError(f"mesh[{index!r}] needs an index too: mesh[{index!r}, 0]")
+        at = self.axis_index(axis)
+        if isinstance(index, slice):
+            return self.run(self.dim_names[at], range(self.shape[at])[index])
         if not WHOLE.fits(index):
             raise AnnotationError(f"mesh[{shown(key)}]: give an index, or an axis and an index")
-        at = self.axis_index(axis)
         if not -self.shape[at] <= index < self.shape[at]:
             raise AnnotationError(f"index {index} is outside axis {self.dim_names[at]!r} of {self}")
         return _part(self, at, index % self.shape[at])
@@ -207,11 +212,14 @@ class ProcessMesh:
 
     def run(self, axis: str, indices: range) -> ProcessMesh:
         """Returns the part at a run of an axis, along which tensors may be split; see `box`."""
-        if len(indices) == 1:
-            return self[axis, indices[0]]
         at = self.axis_index(axis)
         if indices.step != 1 or not 0 <= indices.start < indices.stop <= self.shape[at]:
-            raise AnnotationError(f"{indices} are no indices of axis {axis!r} of {self}")
+            raise AnnotationError(
+                f"{indices} is no run of the indices of axis {axis!r} of {self}, one behind the"
+                " other"
+            )
+        if len(indices) == 1:
+            return self[axis, indices[0]]
         return self if len(indices) == self.shape[at] else _part(self, at, indices)
 
     def part(self, axis: str, index: Index) -> ProcessMesh:

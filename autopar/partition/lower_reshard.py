@@ -15,7 +15,7 @@ from autopar.base.errors import VerificationError
 from autopar.cost.reshard.permutation import permutation
 from autopar.cost.reshard.places import Place, cut, widen
 from autopar.cost.reshard.reshards import Move, Reshard
-from autopar.cost.reshard.transfers import blocks_of, members_of
+from autopar.cost.reshard.transfers import blocks_of
 from autopar.ir import emitted
 from autopar.ir.collectives import (
     ALL_GATHER,
@@ -274,16 +274,15 @@ def _transfer(layout: Layout, move: Move) -> Iterator[LocalStep]:
     """Yields the move of the blocks of a dimension to others, who follow in its group."""
     assert move.source is not None
     dim, after = move.source.dim, move.layout
-    (senders, _), (receivers, copies) = (blocks_of(x, dim, move.axes) for x in (layout, after))
-    size = dim_size(layout.dims[dim])
-    among = (*members_of(layout, dim, move.axes), *members_of(after, dim, move.axes))
+    here, there = (blocks_of(each, dim, move.axes) for each in (layout, after))
+    among = (*here.members, *there.members)
     args: tuple[tuple[str, Arg], ...] = (
         ("dim", dim),
-        ("size", size),
-        ("senders", senders),
-        ("block", block_size(size, senders)),
-        ("arriving_block", block_size(size, receivers)),
-        ("copies", copies),
+        ("size", here.size),
+        ("senders", here.parts),
+        ("block", here.block),
+        ("arriving_block", there.block),
+        ("copies", there.copies),
         ("axes", move.axes),
         ("among", among),
     )

@@ -13,13 +13,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 from autopar.cost.collectives import CommunicationModel
-from autopar.cost.reshard.places import Place
+from autopar.cost.reshard.places import Place, nests
 from autopar.cost.reshard.reshards import Move
 from autopar.cost.transfer import messages_seconds
 from autopar.ir.dims import SubDim, block_size
-from autopar.ir.expr.expression import planned, prod
+from autopar.ir.expr.expression import IntExpr, planned, prod
+from autopar.ir.expr.facts import divides
 from autopar.ir.fixed import Index, indices_of
 from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
@@ -120,28 +122,70 @@ def _transfer(
     elsewhere = {a for each in others for sub in each for a in sub.axes}
     if own != wanted or axis in elsewhere:
         return None
+    major = _common_major(leaves, arrives, dim, axis)
     place = Place(dim, 1, mine[0].size, 1)
-    axes = tuple(a for a in leaves.mesh.root.dim_names if a in own or a == axis)
+    axes = tuple(a for a in leaves.mesh.root.dim_names if a == axis or a in own - {*major})
     seconds = _seconds(model, leaves, arrives, dim, axes, itemsize)
-    nbytes = _piece(arrives) * itemsize
+    nbytes = math.prod(_block(arrives)) * itemsize
     return Move("transfer", axes, arrives, place, place, seconds=seconds, bytes=nbytes)
 
 
-def blocks_of(layout: Layout, dim: int, axes: Sequence[str]) -> tuple[int, int]:
-    """Returns how many blocks of a dimension there are along axes, and how many hold each."""
-    (sub,) = layout.dims[dim]
-    blocks = layout.mesh.axes_size(sub.axes)
-    return blocks, layout.mesh.axes_size([a for a in axes if a in layout.mesh.dim_names]) // blocks
+def _common_major(leaves: Layout, arrives: Layout, dim: int, axis: str) -> list[str]:
+    """Returns the axes that cut a dimension alike in both layouts, before others cut the blocks."""
+    (mine,), (theirs,) = leaves.dims[dim], arrives.dims[dim]
+    sides = ((leaves.mesh, mine.axes), (arrives.mesh, theirs.axes))
+    found: list[str] = []
+    for one, other in zip(mine.axes, theirs.axes, strict=False):
+        longer = [*found, one]
+        major = leaves.mesh.axes_size(longer)
+        rest = (mesh.axes_size(axes) // major for mesh, axes in sides)
+        if one != other or one == axis or not divides(major, mine.size):
+            break
+        if not all(nests(mine.size, major, minor) for minor in rest):
+            break
+        found = longer
+    return found
 
 
-def members_of(layout: Layout, dim: int, axes: Sequence[str]) -> list[tuple[int, ...]]:
-    """Returns the coordinates along axes of those who hold a dimension, in the order of blocks."""
+class Blocks(NamedTuple):
+    """The blocks of a dimension that processes hold who differ along some axes only.
+
+    Attributes:
+        size: Of what these processes hold of the dimension together.
+        parts: How many blocks that is cut into.
+        copies: How many processes hold each.
+        members: The coordinates along the axes of who holds them, in the order of the blocks.
+    """
+
+    size: IntExpr
+    parts: int
+    copies: int
+    members: Sequence[tuple[int, ...]]
+
+    @property
+    def block(self) -> IntExpr:
+        """Elements of a block."""
+        return block_size(self.size, self.parts)
+
+
+def blocks_of(layout: Layout, dim: int, axes: Sequence[str]) -> Blocks:
+    """Returns the blocks of a dimension along axes.
+
+    Args:
+        layout: In which the dimension isn't cut within.
+        dim: The dimension.
+        axes: The axes; others that cut it are major to them.
+    """
     (sub,) = layout.dims[dim]
     mesh, fixed = layout.mesh, dict(layout.mesh.fixed)
-    order = (*sub.axes, *(axis for axis in axes if axis not in sub.axes))
+    own = [axis for axis in sub.axes if axis in axes]
+    order = (*own, *(axis for axis in axes if axis not in own))
     ranges = (_indices(mesh, axis, fixed.get(axis)) for axis in order)
-    found = (dict(zip(order, coords, strict=True)) for coords in product(*ranges))
-    return [tuple(coords[axis] for axis in axes) for coords in found]
+    found = [dict(zip(order, coords, strict=True)) for coords in product(*ranges)]
+    major = mesh.axes_size([axis for axis in sub.axes if axis not in axes])
+    parts = mesh.axes_size(own)
+    members = [tuple(coords[axis] for axis in axes) for coords in found]
+    return Blocks(sub.size // major, parts, len(members) // parts, members)
 
 
 def _indices(mesh: ProcessMesh, axis: str, index: Index | None) -> Sequence[int]:
@@ -156,11 +200,11 @@ def _seconds(
     axes: Sequence[str],
     itemsize: int,
 ) -> float:
-    (sub,), (senders, _) = leaves.dims[dim], blocks_of(leaves, dim, axes)
-    size, (receivers, copies) = planned(sub.size), blocks_of(arrives, dim, axes)
-    blocks = block_size(size, senders), block_size(size, receivers)
+    here, there = (blocks_of(layout, dim, axes) for layout in (leaves, arrives))
+    blocks = planned(here.block), planned(there.block)
+    transfer = Transfer(planned(here.size), here.parts, *blocks, there.copies)
     row = math.prod(each for at, each in enumerate(_block(leaves)) if at != dim) * itemsize
-    return messages_seconds(Transfer(size, senders, *blocks, copies), row, axes, model)
+    return messages_seconds(transfer, row, axes, model)
 
 
 def _block(layout: Layout) -> list[int]:
@@ -168,7 +212,3 @@ def _block(layout: Layout) -> list[int]:
     return [
         planned(prod(block_size(sub.size, count(sub.axes)) for sub in dim)) for dim in layout.dims
     ]
-
-
-def _piece(layout: Layout) -> int:
-    return math.prod(_block(layout))
