@@ -12,20 +12,14 @@ from dataclasses import replace
 
 from autopar.annotate import (
     apply_activations,
-    apply_mesh,
-    apply_op_pins,
-    apply_pins,
-    apply_stages,
     marked_offload,
     offloaded,
-    refuse_unexecuted,
     without_offload,
 )
 from autopar.base.collector import paused_collector
 from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.kept_whole import kept_whole
-from autopar.completion.prepare.split_fused_weights import split_fused_weights
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.problem.problem import Problem
 from autopar.completion.search.watch import Watch
@@ -36,19 +30,18 @@ from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.passes import Pass
 from autopar.ir.program import Program
-from autopar.ir.stages import has_stages
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Map, Strip, deploy
 from autopar.partition import OffloadState, Recompute
 from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import AUTO_SCHEDULE
 from autopar.partition.recompute import DoesNotFit
+from autopar.pipeline.annotated import annotated, uncut
 from autopar.pipeline.decided import Compiled, lowering_of
 from autopar.pipeline.device_memory import check_device_memory
 from autopar.pipeline.fastest_chunks import fastest_chunks
 from autopar.pipeline.fastest_schedule import (
     FastestSchedule,
-    Planned,
     fastest_schedule,
     only_schedule,
 )
@@ -57,14 +50,11 @@ from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planned, Planning
 from autopar.pipeline.stages import predicted_stages
 from autopar.planning.chunk import chunked, loops_reported
-from autopar.planning.chunk.late import in_backward_pass
-from autopar.planning.cut import cut_into_stages
 from autopar.planning.cut_widths import proposed_widths
 from autopar.planning.fit import Fitted, Fitter
 from autopar.planning.lowering import LOWERING, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
-from autopar.planning.split_batch import split_batch
 
 ORDER: tuple[type[Pass], ...] = (Complete, Legalize, *LOWERING, Recompute, OffloadState, Map, Strip)
 
@@ -190,7 +180,7 @@ def _fastest_pipeline(
         return only_schedule(chosen, planned(chosen))
 
     if options.any_widths:
-        proposed = proposed_widths(_uncut(program, options), axis, options.cluster)
+        proposed = proposed_widths(uncut(program, options), axis, options.cluster)
         found = fastest_widths(options.mesh.axis_size(axis), proposed, with_widths)
         fastest = found.way
         remarks.append(found.remark())
@@ -239,44 +229,6 @@ def _planning(
     problem = Problem.from_program(pinned, options.cluster, stages=stages)
     lowering = lowering_of(problem, options, store)
     return Planning(pinned, Planner(problem, lowering, options.strategy, watch))
-
-
-def annotated(program: Program, options: CompileOptions) -> Program:
-    """Returns a program with its mesh and all that the user pinned.
-
-    Args:
-        program: The serial program.
-        options: What the user decided.
-
-    Raises:
-        AnnotationError: If pins contradict the program or one another, or ask for what isn't
-            carried out yet.
-    """
-    program = _uncut(program, options)
-    if options.pipeline in options.mesh.dim_names and not has_stages(program.main):
-        program = cut_into_stages(
-            program, options.pipeline, options.schedule, options.cluster, options.widths
-        )
-    program = apply_stages(program, options.pipeline, len(options.widths))
-    # A plan names the ops, sums of several stages among them, that there are in stages.
-    if options.pins:
-        program = apply_pins(program, options.mesh, options.pins)
-    program = apply_op_pins(program, options.op_pins)
-    refuse_unexecuted(program, options.pipeline)
-    return program
-
-
-def _uncut(program: Program, options: CompileOptions) -> Program:
-    """Returns a program with its mesh, and all that is decided before it is cut into stages."""
-    program = apply_mesh(program, options.mesh)
-    if options.microbatches > 1:
-        program = split_batch(program, options.microbatches)
-    program = chunked(program, options.chunks or (), phases_apart=options.phases_apart)
-    if options.pipeline:
-        program = in_backward_pass(program)
-    if options.apart:
-        program = split_fused_weights(program)
-    return apply_activations(program, options.activations)
 
 
 def fastest_mesh(

@@ -159,7 +159,8 @@ def _halo(c: Collective) -> MemoryUse:
 def _transfer(c: Collective) -> MemoryUse:
     """What is sent is put together first; what arrived is put in order."""
     if c.operand.nbytes:
-        return MemoryUse(0, sent_bytes=c.operand.nbytes)
+        pieces = c.operand.nbytes if c.along("dim") or c.packed_bytes else 0
+        return MemoryUse(0, pieces, c.operand.nbytes)
     ending = c.result.nbytes if c.along("dim") else 0
     return MemoryUse(c.result.nbytes, arriving_bytes=c.result.nbytes, ending_bytes=ending)
 

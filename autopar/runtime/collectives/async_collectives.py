@@ -127,19 +127,18 @@ def start_transfer(
     The arguments are those of `Transfer`.
     """
     transfer = Transfer(size, senders, block, arriving_block, copies)
-    me, rows = group.position, carried(x.movedim(dim, 0))
+    me, rows = group.position, x.movedim(dim, 0)
     first, row = transfer.extent(me)[0], prod(rows.shape[1:])
-    moves = [*transfer.stretches(me, group.size)]
     sends, receives = [0] * group.size, [0] * group.size
     pieces: list[list[Tensor]] = [[] for _ in range(group.size)]
-    for each in moves:
+    for each in transfer.stretches(me, group.size):
         if me == each.sender:
             sends[each.receiver] += each.length * row
-            pieces[each.receiver].append(rows.narrow(0, each.start - first, each.length).flatten())
+            pieces[each.receiver].append(rows.narrow(0, each.start - first, each.length))
         else:
             receives[each.sender] += each.length * row
-    sent = [piece for to in in_rank_order(pieces, group) for piece in to]
-    flat = torch.cat(sent) if sent else rows.new_empty(0)
+    sent = [piece.flatten() for to in in_rank_order(pieces, group) for piece in to]
+    flat = torch.cat([carried(piece) for piece in sent or [x.flatten()[:0]]])
     ops = torch.ops._c10d_functional
     return ops.all_to_all_single(  # type: ignore[no-any-return]
         flat, in_rank_order(receives, group), in_rank_order(sends, group), group.tag
