@@ -24,7 +24,7 @@ from autopar.completion.presets.strategy import AUTO
 from autopar.completion.problem.problem import Problem
 from autopar.completion.search.watch import Watch
 from autopar.completion.submesh.where import stage_places
-from autopar.completion.undivided import computed_at_once, undivided
+from autopar.completion.undivided import computed_at_once, undivided, undivided_stages
 from autopar.cost.evaluation import evaluate
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import Layout, Origin
@@ -157,7 +157,9 @@ def _compiled(
         said = (*said, *_held(fitted, options.memory_bytes))
     staged = predicted_stages(fitted.program, options)
     at_once = computed_at_once(pinned) if options.microbatches > 1 else ()
-    left = (*undivided(plan.program, options.strategy), *at_once, *kept_whole(plan.program))
+    shared = undivided_stages(plan.program, options.pipeline, options.strategy)
+    left = (*undivided(plan.program, options.strategy), *shared, *at_once)
+    left = (*left, *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
     entries = (*report, *said, *loops_reported(pinned), *staged, *exceeded, *left, *noted)
     return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)
