@@ -2,13 +2,15 @@
 
 Of each number of stages the dynamic program of cuts proposes widths. The best of them are planned
 and priced as any plan, beside stages at one index each, which are taken where nothing is faster.
+From the fastest of these indices are moved from stage to stage as long as that is faster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from autopar.base.units import human_seconds
 from autopar.ir.builds.manifest import ReportEntry
@@ -16,8 +18,11 @@ from autopar.partition.pipeline.runs import Widths
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.fastest_schedule import FastestSchedule
 
-MOST_PLANNED = 4
+MOST_PROPOSED = 4
 """How many of the widths that are proposed are planned."""
+
+MOST_PLANNED = 10
+"""How many are planned at all."""
 
 
 @dataclass(frozen=True)
@@ -53,21 +58,51 @@ def fastest_widths(
     Raises:
         DoesNotFit: If nothing fits into memory; of what needs least.
     """
+    search = _Search(size, planned)
     alone = (1,) * size
-    tried = dict.fromkeys((alone, *[each for each in proposed if each != alone][:MOST_PLANNED]))
-    ways: dict[Widths, FastestSchedule] = {}
-    seconds: dict[Widths, float] = {}
-    misses: list[DoesNotFit] = []
-    for widths in tried:
-        try:
-            ways[widths] = planned(() if widths == alone else widths)
-            seconds[widths] = min(ways[widths].seconds.values())
-        except DoesNotFit as miss:
-            misses.append(miss)
-            seconds[widths] = math.inf
-    if not ways:
-        raise min(misses, key=lambda miss: miss.least_bytes)
-    return FastestWidths(ways[min(ways, key=lambda widths: seconds[widths])], seconds)
+    search.look_at((alone, *[each for each in proposed if each != alone][:MOST_PROPOSED]))
+    while search.ways and search.look_at(neighbours(search.fastest)):
+        pass
+    if not search.ways:
+        raise min(search.misses, key=lambda miss: miss.least_bytes)
+    return FastestWidths(search.ways[search.fastest], search.seconds)
+
+
+def neighbours(widths: Widths) -> Iterator[Widths]:
+    """Yields widths with one index of a stage moved to the stage before or behind it."""
+    for at, (one, other) in enumerate(pairwise(widths)):
+        for more in (1, -1):
+            if one + more > 0 and other - more > 0:
+                yield (*widths[:at], one + more, other - more, *widths[at + 2 :])
+
+
+class _Search:
+    """What is known of widths; see `fastest_widths`."""
+
+    def __init__(self, size: int, planned: Callable[[Widths], FastestSchedule]) -> None:
+        self._alone, self._planned = (1,) * size, planned
+        self.ways: dict[Widths, FastestSchedule] = {}
+        self.seconds: dict[Widths, float] = {}
+        self.misses: list[DoesNotFit] = []
+
+    @property
+    def fastest(self) -> Widths:
+        """The fastest widths so far."""
+        return min(self.ways, key=lambda widths: self.seconds[widths])
+
+    def look_at(self, tried: Iterable[Widths]) -> bool:
+        """Plans with widths that aren't known yet; returns whether some of them are the fastest."""
+        before = self.fastest if self.ways else None
+        for widths in tried:
+            if widths in self.seconds or len(self.seconds) >= MOST_PLANNED:
+                continue
+            try:
+                way = self._planned(() if widths == self._alone else widths)
+                self.ways[widths], self.seconds[widths] = way, min(way.seconds.values())
+            except DoesNotFit as miss:
+                self.misses.append(miss)
+                self.seconds[widths] = math.inf
+        return bool(self.ways) and self.fastest != before
 
 
 def _text(widths: Widths) -> str:
