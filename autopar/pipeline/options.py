@@ -42,7 +42,7 @@ from autopar.pipeline.arguments import (
     in_python,
     on_command_line,
 )
-from autopar.pipeline.widths import AUTO_WIDTHS, Stages, checked_widths
+from autopar.pipeline.widths import Stages, checked_widths, is_auto
 
 _SCHEDULE = one_name((*SCHEDULES, AUTO_SCHEDULE))
 
@@ -192,7 +192,7 @@ class CompileOptions:
             schedule=schedule,
             microbatches=microbatches,
             widths=checked_widths(stages, self.mesh, pipeline),
-            any_widths=stages == AUTO_WIDTHS and bool(pipeline),
+            any_widths=is_auto(stages),
         )
 
     def offloading(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autopar.base.arguments import COUNT, shown
 from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.ir.fixed import indices_of
 from autopar.ir.mesh import ProcessMesh
@@ -15,6 +16,11 @@ Stages = Sequence[int] | str | None
 
 AUTO_WIDTHS = "auto"
 """In the place of numbers: with those a step is predicted to take the least time."""
+
+
+def is_auto(stages: Stages) -> bool:
+    """Returns whether the widths of stages are searched."""
+    return isinstance(stages, str) and stages == AUTO_WIDTHS
 
 
 def checked_widths(stages: Stages, mesh: ProcessMesh, axis: str) -> Widths:
@@ -31,18 +37,19 @@ def checked_widths(stages: Stages, mesh: ProcessMesh, axis: str) -> Widths:
     """
     if stages is None:
         return ()
-    widths = () if stages == AUTO_WIDTHS else _widths(stages)
+    widths = () if is_auto(stages) else _widths(stages)
     if not axis:
         raise AnnotationError(
-            f"stages={stages!r} is for a pipeline; say along which axis, as pipeline='pp'"
+            f"stages={shown(stages)} is for a pipeline; say along which axis, as pipeline='pp'"
         )
     if not widths:
         return ()
     size = mesh.axis_size(axis)
     if sum(widths) != size:
+        total = " + ".join(map(str, widths))
         raise AnnotationError(
-            f"stages={stages!r}: {' + '.join(map(str, widths))} are {sum(widths)} indices, but axis"
-            f" {axis!r} of {mesh} has {size}; give widths that add up to {size}"
+            f"stages={shown(stages)}: {total} are {sum(widths)} indices, but axis {axis!r} of {mesh}"
+            f" has {size}; give widths that add up to {size}"
         )
     return () if set(widths) == {1} else widths
 
@@ -64,13 +71,15 @@ def widths_of(completed: Function, mesh: ProcessMesh, axis: str) -> Widths:
 
 def _widths(stages: Sequence[int] | str) -> Widths:
     entries = stages.split(",") if isinstance(stages, str) else stages
-    try:
-        widths = tuple(int(each) if isinstance(each, str) else each for each in entries)
-    except (TypeError, ValueError):
-        widths = ()
-    if not widths or any(type(each) is not int or each < 1 for each in widths):
+    widths: list[int] = []
+    for each in entries if isinstance(entries, (list, tuple)) else ():
+        if isinstance(each, str):
+            widths.append(int(each) if each.strip().isdecimal() else 0)
+        else:
+            widths.append(int(each) if COUNT.fits(each) else 0)
+    if not widths or min(widths) < 1:
         raise InvalidInputError(
-            f"stages={stages!r}: give how many indices of the pipeline's axis each stage gets, 1 or"
-            " more, as (3, 1), or 'auto' for the fastest"
+            f"stages={shown(stages)}: give how many indices of the pipeline's axis each stage gets,"
+            " 1 or more, as (3, 1), or 'auto' for the fastest"
         )
-    return widths
+    return tuple(widths)
