@@ -48,8 +48,8 @@ def checked_widths(stages: Stages, mesh: ProcessMesh, axis: str) -> Widths:
     if sum(widths) != size:
         total = " + ".join(map(str, widths))
         raise AnnotationError(
-            f"stages={shown(stages)}: {total} are {sum(widths)} indices, but axis {axis!r} of {mesh}"
-            f" has {size}; give widths that add up to {size}"
+            f"stages={shown(stages)}: {total} are {sum(widths)} indices, but axis {axis!r} of"
+            f" {mesh} has {size}; give widths that add up to {size}"
         )
     return () if set(widths) == {1} else widths
 
