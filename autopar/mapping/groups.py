@@ -11,6 +11,7 @@ what a part of the mesh does along an axis of which it has a run, `dp_pp[0..2]`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,10 @@ Among = tuple[tuple[int, ...], ...]
 
 RankLists = tuple[tuple[int, ...], ...]
 """A partition of ranks into the lists in which a collective runs."""
+
+
+MOST_NAMED = 16
+"""How many members of a group its name lists."""
 
 
 class GroupKey(NamedTuple):
@@ -65,9 +70,18 @@ def group_name(
     that different axes never give one name.
     """
     separator = "." if any("_" in axis for axis in mesh.dim_names) else "_"
-    members = "-".join(".".join(map(str, coords)) for coords in among)
+    members = _members_text([".".join(map(str, coords)) for coords in among])
     name = collectives.group_name(axes, separator, dict(runs))
     return name + (f":{members}" if members else "")
+
+
+def _members_text(members: Sequence[str]) -> str:
+    """Returns the members of a group as text: where there are many, some of them and a digest."""
+    text = "-".join(members)
+    if len(members) <= MOST_NAMED:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return "-".join((*members[:2], f"{len(members)}", members[-1], digest))
 
 
 def rank_lists(mesh: ProcessMesh, key: GroupKey, rank_of: npt.NDArray[np.int64]) -> RankLists:
