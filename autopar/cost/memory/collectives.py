@@ -157,12 +157,13 @@ def _halo(c: Collective) -> MemoryUse:
 
 
 def _transfer(c: Collective) -> MemoryUse:
-    """What is sent is put together first; what arrived is put in order."""
+    """What is sent is put together first; rows arrive in order, others are put in order."""
     if c.operand.nbytes:
         pieces = c.operand.nbytes if c.along("dim") or c.packed_bytes else 0
         return MemoryUse(0, pieces, c.operand.nbytes)
-    ending = c.result.nbytes if c.along("dim") else 0
-    return MemoryUse(c.result.nbytes, arriving_bytes=c.result.nbytes, ending_bytes=ending)
+    if not c.along("dim"):
+        return MemoryUse(c.result.nbytes)
+    return MemoryUse(c.result.nbytes, arriving_bytes=c.result.nbytes)
 
 
 _FORMULAS: Mapping[str, Callable[[Collective], MemoryUse]] = {

@@ -171,11 +171,13 @@ def end_transfer(
     if group.position < senders:
         return restored(arrived[:0], dtype).reshape(0, *rest).movedim(0, dim)
     transfer = Transfer(size, senders, block, arriving_block, copies)
-    lengths = [0] * group.size
-    for each in transfer.stretches(group.position, group.size):
-        lengths[each.sender] = each.length * prod(rest)
-    parts = torch.split(arrived, in_rank_order(lengths, group))
-    whole = torch.cat([parts[group.order[at]] for at in range(senders)])
+    whole, order = arrived, group.order[:senders]
+    if order != tuple(sorted(order)):
+        lengths = [0] * group.size
+        for each in transfer.stretches(group.position, group.size):
+            lengths[each.sender] = each.length * prod(rest)
+        parts = torch.split(arrived, in_rank_order(lengths, group))
+        whole = torch.cat([parts[group.order[at]] for at in range(senders)])
     count = transfer.extent(group.position)[1]
     return restored(whole, dtype).reshape(count, *rest).movedim(0, dim).contiguous()
 
