@@ -25,6 +25,7 @@ from autopar.frontend.torch import Dynamic, Recipe, capture
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
 from autopar.pipeline import CompileOptions, compile_program, inherit
+from autopar.pipeline.widths import Stages
 
 
 def compile(
@@ -39,6 +40,7 @@ def compile(
     loss_denominator: str = "auto",
     pipeline: str = "",
     schedule: str = "1f1b",
+    stages: Stages = None,
     microbatches: int = 1,
     offload: str | Sequence[str] | None = None,
     update: str = "auto",
@@ -99,6 +101,10 @@ def compile(
             the gaps: `zb-h1`, `zb-h2` (with more activations), `zb-v` (two stages per index, there
             and back) and `dualpipe-v` (the same, with each forward pass beside a backward pass of
             the other stage); or `auto`, whichever is predicted to be the fastest within `memory`.
+        stages: At how many indices of the axis each stage is, in their order, as `(3, 1)`: they add
+            up to its size; or `auto`, with which a step is predicted to be the fastest, within
+            `memory`. A stage at several is split along the axis as along any other. By default each
+            is at one.
         microbatches: Without an optimizer: how many the batch is cut into, which pass through the
             model one after another, or from stage to stage of a pipeline.
         offload: What waits in the host's memory between uses: `optimizer` (all of its state),
@@ -198,7 +204,9 @@ def compile(
         plan=plan,
         activations=activations,
     )
-    options = options.in_stages(pipeline, schedule=schedule, microbatches=microbatches)
+    options = options.in_stages(
+        pipeline, schedule=schedule, microbatches=microbatches, stages=stages
+    )
     options = options.offloading(offload, update=update).in_chunks(chunks)
     known = None if options.any_shape else options.mesh
     captured = capture(model, example_inputs, recipe, known, dynamic)

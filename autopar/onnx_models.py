@@ -16,6 +16,7 @@ from autopar.frontend.onnx import import_onnx
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
 from autopar.pipeline import CompileOptions, compile_program
+from autopar.pipeline.widths import Stages
 
 
 def compile_onnx(
@@ -27,6 +28,7 @@ def compile_onnx(
     allow_external: Sequence[str | Path] = (),
     state: Mapping[str, str] | None = None,
     pipeline: str = "",
+    stages: Stages = None,
     microbatches: int = 1,
     mesh: MeshLike | None = None,
     devices: int | None = None,
@@ -61,6 +63,7 @@ def compile_onnx(
             begin as zeros, open sizes of theirs as small as may be.
         pipeline: The mesh axis along which the stages of the model lie. It is cut so that a batch
             takes the least predicted time; stage s runs on index s.
+        stages: At how many indices of the axis each stage is, as in `autopar.compile`.
         microbatches: How many the batch is cut into, which pass through the model one after
             another, or from stage to stage of a pipeline.
         mesh: The processes: a mesh, a torch DeviceMesh, or text as `2x4` or `dp=2,tp=4`;
@@ -114,7 +117,7 @@ def compile_onnx(
         plan=plan,
         activations=activations,
     )
-    options = options.in_stages(pipeline, microbatches=microbatches)
+    options = options.in_stages(pipeline, microbatches=microbatches, stages=stages)
     options = options.offloading(offload).in_chunks(chunks)
     imported = import_onnx(
         model,

@@ -47,7 +47,7 @@ from autopar.base.arguments import PATH, expect
 from autopar.base.errors import AnnotationError, InvalidInputError, near_misses
 from autopar.base.units import parse_limit
 from autopar.base.yaml_tree import Node, read_yaml
-from autopar.ir.fixed import Index
+from autopar.ir.fixed import Index, index_of_text
 from autopar.ir.memory.transfers import EITHER, PLACES
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
@@ -158,13 +158,12 @@ class _File:
 
     def fixed(self, node: Node | None, place: str) -> Iterator[tuple[str, Index]]:
         for axis, where in self.items(node, place):
-            found = self.text(where).split("+")
-            if not all(map(_POSITION.fullmatch, found)):
+            index = index_of_text(self.text(where))
+            if index is None:
                 raise AnnotationError(
-                    f"{place}: on must be {{axis: index}}, or several indices as 0+2"
+                    f"{place}: on must be {{axis: index}}, or several indices as 0+2, or 0..2"
                 )
-            indices = tuple(sorted(set(map(int, found))))
-            yield axis, indices if len(indices) > 1 else indices[0]
+            yield axis, index
 
     def activations(self, node: Node | None) -> Iterator[ActivationPin]:
         for pattern, choice in self.items(node, self.place(node)):

@@ -11,7 +11,7 @@ from autopar.ir.stages import Stages, has_stages
 from autopar.ir.sums import sums_apart
 
 
-def apply_stages(program: Program, axis: str) -> Program:
+def apply_stages(program: Program, axis: str, groups: int = 0) -> Program:
     """Returns a program whose ops are in the stages of a pipeline, but for updates.
 
     Those run where their parameters are.
@@ -19,6 +19,7 @@ def apply_stages(program: Program, axis: str) -> Program:
     Args:
         program: A serial program with a mesh.
         axis: The mesh axis along which stages lie; "" for no pipeline: then nothing changes.
+        groups: On how many different processes stages run, if not at each index of it.
 
     Raises:
         AnnotationError: If the mesh has no such axis, or nothing is in a stage behind the first
@@ -30,9 +31,10 @@ def apply_stages(program: Program, axis: str) -> Program:
     assert mesh is not None
     check_axis(mesh, axis)
     main = program.main
-    if mesh.axis_size(axis) > 1 and not has_stages(main):
+    wanted = groups or mesh.axis_size(axis)
+    if wanted > 1 and not has_stages(main):
         raise AnnotationError(
-            f"pipeline={axis!r}: the model has too few ops to be cut into {mesh.axis_size(axis)}"
+            f"pipeline={axis!r}: the model has too few ops to be cut into {wanted}"
             " stages; choose a mesh on which that axis is smaller"
         )
     stages = Stages(main).found

@@ -48,7 +48,8 @@ def _of_values(program: Program, pipeline: str) -> Iterator[str]:
         if isinstance(dict(layout.mesh.fixed).get(pipeline), tuple):
             yield (
                 f"  - {_place(value)}: {shown} at several indices of {pipeline!r}, the axis of the"
-                " pipeline, along which each stage is at one; or compile without pipeline="
+                " pipeline, along which stages lie; or compile without pipeline=, or say with"
+                " stages= at how many indices each stage is"
             )
         if layout.offload:
             yield f"  - {_place(value)}: offload of {shown} to {layout.offload}"

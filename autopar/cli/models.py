@@ -94,6 +94,13 @@ OPTIONS = (
         help="The mesh axis along which the model is cut into stages, as pp of pp=2,dp=4.",
     ),
     click.option(
+        "--stages",
+        metavar="WIDTHS",
+        help="At how many indices of that axis each stage is, which add up to its size, as 3,1 for"
+        " two stages along an axis of 4; auto: with which it is the fastest. By default each is at"
+        " one.",
+    ),
+    click.option(
         "--microbatches",
         type=int,
         default=1,
@@ -118,6 +125,7 @@ class ModelOptions:
         allow_external: Folders that may hold the model's external data.
         state: Outputs that are inputs of the next call, by input.
         pipeline: The mesh axis along which stages lie; "" for no pipeline.
+        stages: At how many indices of that axis each is; None for one each.
         microbatches: How many the batch is cut into.
     """
 
@@ -129,12 +137,15 @@ class ModelOptions:
     allow_external: tuple[Path, ...]
     state: dict[str, str]
     pipeline: str
+    stages: str | None
     microbatches: int
 
     def in_stages(self, options: CompileOptions) -> CompileOptions:
         """Returns options of a compilation with what is said of stages and microbatches."""
         with usage():
-            return options.in_stages(self.pipeline, microbatches=self.microbatches)
+            return options.in_stages(
+                self.pipeline, microbatches=self.microbatches, stages=self.stages
+            )
 
     def load(self, path: Path) -> ImportedModel:
         """Imports an ONNX file.

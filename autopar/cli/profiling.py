@@ -84,7 +84,7 @@ def profile_command(
         if mesh is None:
             unsuited(
                 "without --mesh nothing is split, which rules out",
-                ("strategy", "shard", "pipeline"),
+                ("strategy", "shard", "pipeline", "stages"),
             )
         options = pipeline.CompileOptions.from_text(
             words=usage,

@@ -183,7 +183,7 @@ def _on_slices(problem: Problem, decided: Callable[[Graph, Unfit], Decided]) -> 
     unfit: list[tuple[ProcessMesh, Unfit]] = []
 
     def completed(function: Function, mesh: ProcessMesh, where: str) -> Function:
-        calls = calls_on(Space(mesh, problem.cluster, problem.planner))
+        calls = calls_on(Space(mesh, problem.cluster, problem.planner.on(mesh)))
         unfit.append((mesh, {}))
         made = decided(graph_of(function, calls), unfit[-1][1])
         if made.forecast is not None:

@@ -45,6 +45,35 @@ def undivided(program: Program, strategy: str | None) -> tuple[ReportEntry, ...]
     return tuple(remarks)
 
 
+def undivided_stages(program: Program, axis: str, strategy: str | None) -> tuple[ReportEntry, ...]:
+    """Returns a remark if no preset says what stages at several indices do along these.
+
+    Args:
+        program: Serial and completed.
+        axis: The mesh axis along which stages lie; "" if there are none.
+        strategy: The presets, if there are any.
+    """
+    if not axis or program.mesh is None or not strategy or strategy == AUTO:
+        return ()
+    if axis in {item.axis for item in parse_strategy(strategy, program.mesh)}:
+        return ()
+    products = _products(program)
+    left = [
+        (op, count)
+        for op, count in products
+        if op.dist is not None and axis in op.dist.mesh.runs and not _is_split(op, axis)
+    ]
+    total = sum(count for _, count in products)
+    if sum(count for _, count in left) <= TOLERATED * total:
+        return ()
+    part, named = _named(left, total)
+    detail = (
+        f"all processes along {axis} that a stage has compute {part:.0%} of the flops ({named});"
+        f" name a preset for {axis}, as data:{axis}"
+    )
+    return (ReportEntry(UNDIVIDED, f"stages along {axis}", detail, _most(left).loc),)
+
+
 def computed_at_once(program: Program) -> tuple[ReportEntry, ...]:
     """Returns a remark if much is computed for all microbatches at once.
 
@@ -83,7 +112,11 @@ def _splits(op: Op, axis: str, mesh: ProcessMesh) -> bool:
         return False
     if op.dist.mesh != mesh and axis not in op.dist.mesh.dim_names:
         return True
-    return any(axis in dim_axes(dim) for _, dim in op.dist.factors)
+    return _is_split(op, axis)
+
+
+def _is_split(op: Op, axis: str) -> bool:
+    return op.dist is not None and any(axis in dim_axes(dim) for _, dim in op.dist.factors)
 
 
 def _entry(

@@ -86,13 +86,24 @@ class CommunicationModel:
                 f"{root} has {root.size} processes, but cluster {cluster.name!r} has"
                 f" {cluster.devices} devices; use a smaller mesh or describe a larger cluster"
             )
-        self._sizes = dict(root.axis_sizes())
+        self._sizes = {**root.axis_sizes(), **mesh.axis_sizes()}
         self._strides = _strides(root, order)
         self._extent = max(root.ids) + 1 if order is None else root.size
         self._along = {axis: (*self._axis_span(axis),) for axis in self._sizes}
         self._spans: dict[tuple[str, ...], tuple[int, ...]] = {}
         self._used: dict[tuple[str, ...], tuple[tuple[LinkLevel, int], ...]] = {}
         self._known: dict[tuple[str, float, tuple[str, ...]], float] = {}
+        self._parts: dict[tuple[tuple[str, range], ...], CommunicationModel] = {}
+
+    def on(self, mesh: ProcessMesh) -> CommunicationModel:
+        """Returns the model of a part of the mesh, on which axes may have fewer processes."""
+        if mesh.runs == self.mesh.runs:
+            return self
+        key = (*mesh.runs.items(),)
+        if key not in self._parts:
+            part = mesh.root.at(key)
+            self._parts[key] = CommunicationModel(self.cluster, part, self.order)
+        return self._parts[key]
 
     def grouped(self, mesh: ProcessMesh, groups: Mapping[str, Sequence[str]]) -> CommunicationModel:
         """Returns the model of a mesh whose axes stand for groups of this one's."""
@@ -100,7 +111,7 @@ class CommunicationModel:
         model.mesh = mesh
         model._sizes = {axis: self.members(group) for axis, group in groups.items()}
         model._along = {axis: self.span(group) for axis, group in groups.items()}
-        model._spans, model._used, model._known = {}, {}, {}
+        model._spans, model._used, model._known, model._parts = {}, {}, {}, {}
         return model
 
     def members(self, axes: Sequence[str]) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.halo import halo_bytes, redistribute_seconds
-from autopar.ir.collectives import OPERAND, RESULT, Declaration
+from autopar.cost.transfer import transfer_seconds
+from autopar.ir.collectives import OPERAND, RESULT, TRANSFER, Declaration
 
 Shape = Sequence[int]
 
@@ -64,6 +65,8 @@ def collective_seconds(
     """
     if declaration.halo:
         return redistribute_seconds(args, result, itemsize, axes, model)
+    if declaration.kind == TRANSFER:
+        return transfer_seconds(args, result, itemsize, axes, model)
     nbytes = communicated_bytes(declaration, args, operand, result, itemsize)
     if declaration.blocks:
         # Blocks travel as if each were as large as the largest.

@@ -32,6 +32,7 @@ from autopar.ir.collectives import (
     is_collective,
     link_of,
     receivers_of,
+    runs_of_group,
 )
 from autopar.ir.expr.at_rank import args_at, value_at
 from autopar.ir.expr.expression import AsPlanned
@@ -280,12 +281,13 @@ class Evaluator:
         axes = self._axes(op)
         if self.model is None or not axes:
             return NOTHING
-        args = dict(args_at(op.args, self.coords)) if declaration.halo else {}
+        reads_args = declaration.halo or declaration.apart
+        args = dict(args_at(op.args, self.coords)) if reads_args else {}
         moved = args, operand.known_shape, result.known_shape, result.itemsize
         if link_of(op) and receivers_of(op) == 1:
             declaration = replace(declaration, price=POINT_TO_POINT)
         stored = math.prod(result.known_shape) * result.itemsize
-        seconds = collective_seconds(declaration, *moved, axes, self.model)
+        seconds = collective_seconds(declaration, *moved, axes, self._model_of(op, self.model))
         return OpCost(
             communicated_bytes=communicated_bytes(declaration, *moved),
             communication_seconds=seconds + self.model.local_copy(stored),
@@ -299,6 +301,11 @@ class Evaluator:
 
     def _axes(self, op: Op) -> tuple[str, ...]:
         return axes_of_group(op) or tuple(self.axes_of.get(str(op.arg("group")), ()))
+
+    def _model_of(self, op: Op, model: CommunicationModel) -> CommunicationModel:
+        """Returns what prices the collectives of the part of the mesh on which an op runs."""
+        runs = runs_of_group(op)
+        return model.on(model.mesh.root.at(runs.items())) if runs else model
 
     def _called(self, op: Op) -> Evaluation:
         """Returns what a function costs that an op calls."""

@@ -15,12 +15,14 @@ A kind that isn't declared is an error wherever it is met.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autopar.base.errors import UNKNOWN, Loc, VerificationError
 from autopar.ir.dtypes import FLOATS
+from autopar.ir.fixed import index_text
 
 if TYPE_CHECKING:
     from autopar.ir.program import Op
@@ -35,6 +37,10 @@ ALL_TO_ALL = "comm.all_to_all"
 BROADCAST = "comm.broadcast"
 PERMUTE = "comm.permute"
 REDISTRIBUTE = "comm.redistribute"
+TRANSFER = "comm.transfer"
+
+_RUN = re.compile(r"(\w+?)\[(\d+)\.\.(\d+)\]")
+"""In the name of a group: the run of an axis of which its members are."""
 
 WHOLE = "whole"
 """Of a dimension: all of it."""
@@ -42,6 +48,9 @@ BLOCK = "block"
 """Of a dimension: the member's block, by the rule of `autopar.ir.layout`."""
 HELD, WINDOW = "held", "window"
 """Of a dimension: what a member holds and reads, by the arguments of `rules.redistribution`."""
+
+SENT, ARRIVED = "sent", "arrived"
+"""Of a dimension: the blocks that some members bring, and those that the others get."""
 
 OPERAND, RESULT = "operand", "result"
 
@@ -103,6 +112,7 @@ class Declaration:
         halo: Whether only that travels which a member doesn't hold yet of its window; otherwise
             tensors do.
         start: How it is started; None if a rank waits where it stands.
+        apart: Whether some members bring something and get nothing, and the others get something.
     """
 
     kind: str
@@ -114,6 +124,7 @@ class Declaration:
     blocks: str = ""
     halo: bool = False
     start: Start | None = None
+    apart: bool = False
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -178,6 +189,15 @@ _DECLARATIONS = (
         integers=("block", "outputs", "outputs_block", "stride", "start", "length"),
         halo=True,
     ),
+    Declaration(
+        TRANSFER,
+        price="point_to_point",
+        memory="transfer",
+        dims=(Dim("dim", SENT, ARRIVED, "size"),),
+        integers=("senders", "block", "arriving_block", "copies"),
+        start=Start(alone=True),
+        apart=True,
+    ),
 )
 
 DECLARED: Mapping[str, Declaration] = {each.kind: each for each in _DECLARATIONS}
@@ -193,6 +213,37 @@ def axes_of_group(op: Op) -> tuple[str, ...]:
     """Returns the mesh axes along which an op communicates; none of other ops, or after mapping."""
     axes = op.arg("axes") if is_collective(op.kind) else None
     return tuple(map(str, axes)) if isinstance(axes, tuple) else ()
+
+
+def runs_of_group(op: Op) -> Mapping[str, range]:
+    """Returns of which of its axes' indices the members of an op's group are, where not of all.
+
+    Moves between parts of the mesh name their members one by one.
+    """
+    if not is_collective(op.kind) or op.arg("among") is not None:
+        return {}
+    if op.dist is not None:
+        axes = axes_of_group(op)
+        return {axis: run for axis, run in op.dist.mesh.runs.items() if axis in axes}
+    found = _RUN.finditer(str(op.arg("group", "")))
+    return {each[1]: range(int(each[2]), int(each[3]) + 1) for each in found}
+
+
+def group_name(axes: Sequence[str], separator: str, runs: Mapping[str, range]) -> str:
+    """Returns the name of a group over mesh axes, of some of which it has but a run: `dp_pp[0..2]`.
+
+    Args:
+        axes: The axes.
+        separator: Between these.
+        runs: Which.
+    """
+    texts = (f"{axis}[{index_text(runs[axis])}]" if axis in runs else axis for axis in axes)
+    return separator.join(texts)
+
+
+def without_runs(group: str) -> str:
+    """Returns the name of a group without what it says of runs."""
+    return _RUN.sub(r"\1", group)
 
 
 def link_of(op: Op) -> str:

@@ -71,8 +71,15 @@ def block_index(axes: Sequence[str], mesh: ProcessMesh) -> IntExpr:
     """Returns the number of a rank's block along `axes`, the first being the major one."""
     index: IntExpr = 0
     for axis in axes:
-        index = index * mesh.axis_size(axis) + Coord(axis)
+        index = index * mesh.axis_size(axis) + coordinate(axis, mesh)
     return index
+
+
+def coordinate(axis: str, mesh: ProcessMesh) -> IntExpr:
+    """Returns a rank's coordinate along an axis of a mesh, from 0 on in a part of one, too."""
+    first = mesh.first(axis)
+    # Elsewhere it is 0 as well, so that nobody counts with less.
+    return maximum(0, Coord(axis) - first) if first else Coord(axis)
 
 
 def block_of(size: IntExpr, parts: int, index: IntExpr) -> IntExpr:

@@ -138,8 +138,19 @@ class Layout:
         return self if partial == self.partial else replace(self, partial=partial)
 
     def onto(self, mesh: ProcessMesh) -> Layout:
-        """Returns the complete layout on another slice, split along the axes that both have."""
-        known = frozenset(mesh.dim_names)
+        """Returns the complete layout on another slice, split along the axes that both have.
+
+        Of an axis both may have different runs; then it isn't the same one.
+        """
+        runs = self.mesh.runs
+        known = frozenset(a for a in mesh.dim_names if mesh.runs.get(a) == runs.get(a))
+        return self._along(known, mesh)
+
+    def named_on(self, mesh: ProcessMesh) -> Layout:
+        """Returns the complete layout on another slice, split along axes of the same names."""
+        return self._along(frozenset(mesh.dim_names), mesh)
+
+    def _along(self, known: frozenset[str], mesh: ProcessMesh) -> Layout:
         dims = tuple(
             tuple(SubDim(sub.size, tuple(a for a in sub.axes if a in known)) for sub in dim)
             for dim in self.dims

@@ -14,6 +14,7 @@ from typing import Any
 from autopar.base.errors import AnnotationError
 from autopar.ir.dims_mapping import DimMapping, check_length
 from autopar.ir.expr.expression import IntExpr
+from autopar.ir.fixed import index_of_text, index_text
 from autopar.ir.layout import MONOIDS, Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.cursor import TextError
@@ -185,7 +186,8 @@ def _mesh_data(mesh: ProcessMesh) -> tuple[Any, ...]:
     """Returns a mesh as an argument of an op: (parent, axis, index) of a slice, else its array."""
     parent = None if mesh.parent is None else _mesh_data(mesh.parent)
     if mesh.fixed:
-        return (parent, *mesh.fixed[-1])
+        axis, index = mesh.fixed[-1]
+        return parent, axis, index_text(index) if isinstance(index, range) else index
     ids = mesh.ids
     return mesh.shape, mesh.dim_names, ids[0] if isinstance(ids, range) else ids, parent
 
@@ -193,6 +195,8 @@ def _mesh_data(mesh: ProcessMesh) -> tuple[Any, ...]:
 def _mesh(data: tuple[Any, ...]) -> ProcessMesh:
     if len(data) == 3:
         parent, axis, index = data
+        if isinstance(index, str):
+            index = index_of_text(index)
         return _mesh(parent).at([(axis, index)])
     shape, names, ids, parent = data
     if isinstance(ids, int):

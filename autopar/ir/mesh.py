@@ -28,6 +28,7 @@ class ProcessMesh:
     Immutable and hashable. A sub-mesh knows the mesh it was taken from (`parent`) and at which
     coordinates (`fixed`): a slice at one index of an axis, a box at one or several. What is on a
     box is the same at all of these, so the axis is none of its own: `shape` is that of one copy.
+    A run is at consecutive indices of an axis, which is one of its own, of as many processes.
 
     Args:
         mesh: Nested lists or an array of distinct process ids >= 0.
@@ -39,12 +40,14 @@ class ProcessMesh:
             don't fit.
     """
 
-    __slots__ = ("_hash", "_ids", "_sizes", "dim_names", "fixed", "parent", "shape")
+    __slots__ = ("_hash", "_ids", "_sizes", "dim_names", "fixed", "parent", "runs", "shape")
 
     shape: tuple[int, ...]
     dim_names: tuple[str, ...]
     parent: ProcessMesh | None
     fixed: Fixed
+    runs: Mapping[str, range]
+    """Of which indices those of its own axes are that have but some of the whole mesh's."""
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class ProcessMesh:
         self.dim_names = names
         self.parent = parent
         self.fixed = fixed
+        self.runs = {axis: index for axis, index in fixed if isinstance(index, range)}
         self._hash = hash((shape, ids, names, parent, fixed))
 
     @property
@@ -179,14 +183,19 @@ class ProcessMesh:
             coords[axis] = choices[at]
         return coords
 
-    def __getitem__(self, key: int | str | tuple[str, int]) -> ProcessMesh:
-        """Returns a sub-mesh: `mesh[i]` along the first axis, `mesh["tp", i]` along a named one."""
+    def __getitem__(self, key: int | str | slice | tuple[str, int | slice]) -> ProcessMesh:
+        """Returns a sub-mesh: `mesh[i]` along the first axis, `mesh["tp", i]` along a named one.
+
+        `mesh["tp", i:k]` is a run, of which the axis is one of its own.
+        """
         axis, index = key if isinstance(key, tuple) and len(key) == 2 else (0, key)
         if isinstance(index, str):
             raise AnnotationError(f"mesh[{index!r}] needs an index too: mesh[{index!r}, 0]")
+        at = self.axis_index(axis)
+        if isinstance(index, slice):
+            return self.run(self.dim_names[at], range(self.shape[at])[index])
         if not WHOLE.fits(index):
             raise AnnotationError(f"mesh[{shown(key)}]: give an index, or an axis and an index")
-        at = self.axis_index(axis)
         if not -self.shape[at] <= index < self.shape[at]:
             raise AnnotationError(f"index {index} is outside axis {self.dim_names[at]!r} of {self}")
         return _part(self, at, index % self.shape[at])
@@ -201,13 +210,35 @@ class ProcessMesh:
             raise AnnotationError(f"indices {list(own)} are not of axis {axis!r} of {self}")
         return self if len(own) == self.shape[at] else _part(self, at, own)
 
+    def run(self, axis: str, indices: range) -> ProcessMesh:
+        """Returns the part at a run of an axis, along which tensors may be split; see `box`."""
+        at = self.axis_index(axis)
+        if indices.step != 1 or not 0 <= indices.start < indices.stop <= self.shape[at]:
+            raise AnnotationError(
+                f"{indices} is no run of the indices of axis {axis!r} of {self}, one behind the"
+                " other"
+            )
+        if len(indices) == 1:
+            return self[axis, indices[0]]
+        return self if len(indices) == self.shape[at] else _part(self, at, indices)
+
+    def part(self, axis: str, index: Index) -> ProcessMesh:
+        """Returns the part at an index of an axis, at several, or at a run of them."""
+        if isinstance(index, range):
+            return self.run(axis, index)
+        return self.box(axis, indices_of(index))
+
     def at(self, fixed: Iterable[tuple[str, Index]]) -> ProcessMesh:
         """Returns the part at these coordinates; in whichever order they come, the same one."""
         sub, indices = self, dict(fixed)
         for axis in self.dim_names:
             if axis in indices:
-                sub = sub.box(axis, indices_of(indices[axis]))
+                sub = sub.part(axis, indices[axis])
         return sub
+
+    def first(self, axis: str) -> int:
+        """Returns at which coordinate an axis of its own begins: 0, but for runs."""
+        return self.runs[axis].start if axis in self.runs else 0
 
     def slice_of(self, part: ProcessMesh) -> ProcessMesh | None:
         """Returns the slice of this mesh that has the processes of another; None if none has.
@@ -215,7 +246,7 @@ class ProcessMesh:
         The other may be a slice of an equal mesh, or list processes that make up a slice. Its axes
         may have other names.
         """
-        if part.root == self and len(part.fixed) + part.ndim == self.ndim:
+        if part.root == self and len(part.fixed) + part.ndim == self.ndim + len(part.runs):
             return self.at(part.fixed)
         sub = self.box_with(part.process_ids)
         return sub if sub is not None and sub.shape == part.shape else None
@@ -260,9 +291,13 @@ class ProcessMesh:
 @lru_cache(maxsize=1024)
 def _part(mesh: ProcessMesh, at: int, index: Index) -> ProcessMesh:
     """Returns the sub-mesh at an index of an axis given by position; the same one every time."""
+    if run := mesh.runs.get(mesh.dim_names[at]):
+        within = _within(run, index)
+        return _base(mesh).at({**dict(mesh.fixed), mesh.dim_names[at]: within}.items())
     sub = ProcessMesh.__new__(ProcessMesh)
-    shape = mesh.shape[:at] + mesh.shape[at + 1 :]
-    names = mesh.dim_names[:at] + mesh.dim_names[at + 1 :]
+    sizes = (len(index),) if isinstance(index, range) else ()
+    shape = (*mesh.shape[:at], *sizes, *mesh.shape[at + 1 :])
+    names = mesh.dim_names[: at + len(sizes)] + mesh.dim_names[at + 1 :]
     fixed = (*mesh.fixed, (mesh.dim_names[at], index))
     base = _base(mesh)
     positions = [0]
@@ -271,6 +306,13 @@ def _part(mesh: ProcessMesh, at: int, index: Index) -> ProcessMesh:
         positions = [position * size + choice for position in positions for choice in choices]
     sub._set(shape, compact([base.ids[position] for position in positions]), names, mesh, fixed)
     return sub
+
+
+def _within(run: range, index: Index) -> Index:
+    """Returns where something is along an axis, given where it is within a run of that."""
+    if isinstance(index, range):
+        return run[index.start : index.stop]
+    return run[index] if isinstance(index, int) else tuple(run[each] for each in index)
 
 
 def _base(mesh: ProcessMesh) -> ProcessMesh:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from autopar.ir import emitted
-from autopar.ir.collectives import is_collective
+from autopar.ir.collectives import declared, is_collective
 from autopar.ir.fixed import Fixed, holds, in_order, indices_of
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, Function, Op, Program, Ref, Value, called, fixed_of
@@ -191,10 +191,22 @@ def _ends(
     if gets and not brings:
         # A rank that only receives brings memory of the right size.
         room = replace(made[0], name=f"{made[0].name}.room", role="activation")
+        if declared(op.kind).apart:
+            room = _without(room, op)
         yield _room(room, op), [room]
         yield op.with_operands([room.name]), made
     elif brings:
-        yield op, made
+        sent_only = declared(op.kind).apart
+        yield op, [_without(each, op) for each in made] if sent_only else made
+
+
+def _without(value: Value, op: Op) -> Value:
+    """Returns a value that has nothing of the dimension of which members bring or get parts."""
+    (dim,) = declared(op.kind).dims
+    at = op.arg(dim.name)
+    assert isinstance(at, int)
+    shape = (*value.shape[:at], 0, *value.shape[at + 1 :])
+    return replace(value, shape=shape, dist=None)
 
 
 def _is_there(fixed: Fixed, here: frozenset[Fixed]) -> bool:

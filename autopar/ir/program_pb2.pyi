@@ -132,14 +132,16 @@ class Relation(_message.Message):
 class Mesh(_message.Message):
     __slots__ = ("parent", "slice", "array")
     class Slice(_message.Message):
-        __slots__ = ("axis", "index", "others")
+        __slots__ = ("axis", "index", "others", "length")
         AXIS_FIELD_NUMBER: _ClassVar[int]
         INDEX_FIELD_NUMBER: _ClassVar[int]
         OTHERS_FIELD_NUMBER: _ClassVar[int]
+        LENGTH_FIELD_NUMBER: _ClassVar[int]
         axis: int
         index: int
         others: _containers.RepeatedScalarFieldContainer[int]
-        def __init__(self, axis: _Optional[int] = ..., index: _Optional[int] = ..., others: _Optional[_Iterable[int]] = ...) -> None: ...
+        length: int
+        def __init__(self, axis: _Optional[int] = ..., index: _Optional[int] = ..., others: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ...) -> None: ...
     class Array(_message.Message):
         __slots__ = ("shape", "dim_names", "ids")
         SHAPE_FIELD_NUMBER: _ClassVar[int]

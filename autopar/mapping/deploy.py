@@ -11,7 +11,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.parts import Parts, programs_of
 from autopar.ir.program import Program
 from autopar.mapping.collectives import collectives
-from autopar.mapping.groups import named_groups
+from autopar.mapping.groups import GroupKey, named_groups
 from autopar.mapping.map import Map, mesh_of
 from autopar.mapping.placement import Placement
 from autopar.mapping.prove import prove
@@ -49,7 +49,7 @@ def deploy(
     if observe is not None:
         for executable in executables:
             observe(strip.name, executable)
-    used = dict.fromkeys((each.axes, each.among) for each in collectives(program))
+    used = dict.fromkeys(GroupKey.of(each.op) for each in collectives(program))
     deployment = Deployment(
         executables,
         mesh.dim_names,

@@ -9,8 +9,7 @@ from autopar.cost.cluster import Cluster
 from autopar.ir.collectives import is_collective
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Function, Op, Program
-from autopar.mapping.collectives import among_of
-from autopar.mapping.groups import group_name
+from autopar.mapping.groups import GroupKey
 from autopar.mapping.placement import Placement, resolve
 from autopar.mapping.traffic import traffic
 
@@ -71,7 +70,7 @@ def _with_group(op: Op, mesh: ProcessMesh) -> Op:
     axes = op.arg("axes")
     if not is_collective(op.kind) or not isinstance(axes, tuple):
         return op
-    name = group_name([str(axis) for axis in axes], mesh, among_of(op))
+    name = GroupKey.of(op).name(mesh)
     args = tuple(
         ("group", name) if key == "axes" else (key, arg) for key, arg in op.args if key != "among"
     )

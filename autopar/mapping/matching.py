@@ -8,7 +8,16 @@ from math import prod
 
 import numpy as np
 
-from autopar.ir.collectives import BLOCK, DECLARED, HELD, WHOLE, WINDOW, declared
+from autopar.ir.collectives import (
+    ARRIVED,
+    BLOCK,
+    DECLARED,
+    HELD,
+    SENT,
+    WHOLE,
+    WINDOW,
+    declared,
+)
 from autopar.ir.deployment import Deployment
 from autopar.ir.dims import block_extent
 from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
@@ -152,11 +161,39 @@ def _integers(arg: Arg) -> tuple[int, ...]:
     return tuple(a for a in arg if isinstance(a, int)) if isinstance(arg, tuple) else ()
 
 
+def _sent(met: Meeting, size: Ints) -> Ints:
+    return _moved(met, size, is_sent=True)
+
+
+def _arrived(met: Meeting, size: Ints) -> Ints:
+    return _moved(met, size, is_sent=False)
+
+
+def _moved(met: Meeting, size: Ints, *, is_sent: bool) -> Ints:
+    """Returns what members of a transfer send, or get, of its dimension: the others nothing."""
+    position, senders = met.group.position, met.settings["senders"]
+    block = met.settings["block" if is_sent else "arriving_block"]
+    is_mine = (position < senders) == is_sent
+    # Where nobody takes part, settings are 0.
+    copies = np.maximum(met.settings["copies"], 1)
+    number = position if is_sent else (position - senders) // copies
+    if has_open(size) or has_open(block):
+        return met.open.computed(_moved_open, (size, block), (number, is_mine.astype(np.int64)))
+    extent: Ints = np.where(is_mine, np.clip(size - number * block, 0, block), 0)
+    return extent
+
+
+def _moved_open(size: IntExpr, block: IntExpr, number: int, is_mine: int) -> IntExpr:
+    return block_extent(size, block, number + 1, number)[1] if is_mine else 0
+
+
 _PARTS: Mapping[str, Callable[[Meeting, Ints], Ints]] = {
     WHOLE: _whole,
     BLOCK: Meeting.block,
     HELD: _held,
     WINDOW: _window,
+    SENT: _sent,
+    ARRIVED: _arrived,
 }
 """The size of a member's part of a dimension, given the size of all of it."""
 

@@ -40,6 +40,7 @@ from autopar.parallel.job import connect
 from autopar.parallel.module import ParallelModule
 from autopar.parallel.runner import Runner
 from autopar.pipeline import CompileOptions, check_loss_outside
+from autopar.pipeline.widths import Stages
 from autopar.runtime.job.device import choose_device
 from autopar.runtime.job.processes import Processes
 
@@ -63,6 +64,7 @@ def parallelize(
     local: bool = False,
     pipeline: str = "",
     schedule: str = "gpipe",
+    stages: Stages = None,
     microbatches: int = 1,
     mesh: MeshLike | None = None,
     devices: int | None = None,
@@ -128,6 +130,7 @@ def parallelize(
             `backward()` the backward pass of all of them.
         schedule: In which order: `gpipe`. The others begin backward passes before, which is for
             `autopar.compile`, where the loss is part of the step.
+        stages: At how many indices of the axis each stage is, as in `autopar.compile`.
         microbatches: How many the batch of a call is cut into, which pass from stage to stage.
             Outputs and gradients are those of the whole batch: what a model computes across rows,
             as a batch norm, is computed once for all of them.
@@ -174,7 +177,9 @@ def parallelize(
         activations=activations,
     )
     check_loss_outside(schedule)
-    options = options.in_stages(pipeline, schedule=schedule, microbatches=microbatches)
+    options = options.in_stages(
+        pipeline, schedule=schedule, microbatches=microbatches, stages=stages
+    )
     if local:
         check_whole(microbatches)
     _check_strategy(options)

@@ -39,6 +39,7 @@ from autopar.pipeline import (
     has_batch,
     inherit,
 )
+from autopar.pipeline.widths import widths_of
 from autopar.runtime.state.placements import check_ascending, is_split, placeable
 
 RETURNED = Origin("preset", "returned whole")
@@ -150,7 +151,7 @@ class Compiler:
         self.remarks.clear()
         plan = self.job.planned(lambda: self._plan(captured, wanted.layouts))
         if self.first is None:
-            self.options = replace(self.options, mesh=mesh_of(plan.serial), any_shape=False)
+            self.options = _settled(self.options, plan)
             self._note_layouts(plan.completed, captured)
             self._cut = Cut.of(plan.completed)
             self.mesh = self.job.device_mesh(plan.deployment, self.options.mesh)
@@ -309,6 +310,15 @@ class Compiler:
         return _changed(
             completed, {name: replace(values[name], dist=dist) for name, dist in changed.items()}
         )
+
+
+def _settled(options: CompileOptions, plan: Plan) -> CompileOptions:
+    """Returns options in which nothing is open that the first plan has decided for later ones."""
+    mesh = mesh_of(plan.serial)
+    if options.any_widths:
+        widths = widths_of(plan.completed.main, mesh, options.pipeline)
+        options = replace(options, widths=widths, any_widths=False)
+    return replace(options, mesh=mesh, any_shape=False)
 
 
 def frozen_text(entry: ReportEntry) -> str:

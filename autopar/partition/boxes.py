@@ -28,6 +28,9 @@ def box_of(layout: Layout) -> Box:
     )
     if held == 1:
         return box
+    if layout.mesh.runs:
+        # Behind a run, blocks would begin where there is nothing any more.
+        box = tuple(tuple(replace(sub, start=sub.start * held) for sub in dim) for dim in box)
     if not box:
         return ((BoxDim(1, 0, held),),)
     first, *rest = box[0]

@@ -26,7 +26,13 @@ from autopar.cost.cluster import Cluster
 from autopar.cost.collectives import CommunicationModel
 from autopar.cost.reshard.buckets import BUCKET_BYTES, is_worth_joining
 from autopar.ir import emitted
-from autopar.ir.collectives import ALL_REDUCE, BROADCAST, REDUCE_SCATTER, is_collective
+from autopar.ir.collectives import (
+    ALL_REDUCE,
+    BROADCAST,
+    REDUCE_SCATTER,
+    is_collective,
+    runs_of_group,
+)
 from autopar.ir.ops.shape.view import VIEWS
 from autopar.ir.program import Function, Op, OpDist, Program, Value
 
@@ -219,16 +225,17 @@ class _Coalescing:
             return False
         if op.kind == REDUCE_SCATTER and not self._is_even(op, operand, result):
             return False
-        price = self.model.broadcast if self._is_sent(op) else self.model.all_reduce
-        return is_worth_joining(self.model, self._nbytes(op), price(0, _axes(op)))
+        model = self.model if self._is_sent(op) or op.dist is None else self.model.on(op.dist.mesh)
+        price = model.broadcast if self._is_sent(op) else model.all_reduce
+        return is_worth_joining(model, self._nbytes(op), price(0, _axes(op)))
 
     def _is_even(self, op: Op, operand: Value, result: Value) -> bool:
         parts = self._parts(op)
         return op.arg("dim") == 0 and operand.shape[0] == result.shape[0] * parts
 
     def _parts(self, op: Op) -> int:
-        sizes = self.model.mesh.axis_sizes()
-        return math.prod(sizes[axis] for axis in _axes(op))
+        part = self.model.mesh.at(runs_of_group(op).items())
+        return part.axes_size(_axes(op))
 
     def _key(self, op: Op) -> tuple[object, ...]:
         dtype = self.values[op.operands[0]].dtype

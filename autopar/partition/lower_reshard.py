@@ -15,6 +15,7 @@ from autopar.base.errors import VerificationError
 from autopar.cost.reshard.permutation import permutation
 from autopar.cost.reshard.places import Place, cut, widen
 from autopar.cost.reshard.reshards import Move, Reshard
+from autopar.cost.reshard.transfers import blocks_of
 from autopar.ir import emitted
 from autopar.ir.collectives import (
     ALL_GATHER,
@@ -24,6 +25,7 @@ from autopar.ir.collectives import (
     PERMUTE,
     REDISTRIBUTE,
     REDUCE_SCATTER,
+    TRANSFER,
 )
 from autopar.ir.dims import (
     DimLayout,
@@ -268,6 +270,25 @@ def _spread(layout: Layout, move: Move) -> Iterator[LocalStep]:
     yield LocalStep(BROADCAST, args, move.layout)
 
 
+def _transfer(layout: Layout, move: Move) -> Iterator[LocalStep]:
+    """Yields the move of the blocks of a dimension to others, who follow in its group."""
+    assert move.source is not None
+    dim, after = move.source.dim, move.layout
+    here, there = (blocks_of(each, dim, move.axes) for each in (layout, after))
+    among = (*here.members, *there.members)
+    args: tuple[tuple[str, Arg], ...] = (
+        ("dim", dim),
+        ("size", here.size),
+        ("senders", here.parts),
+        ("block", here.block),
+        ("arriving_block", there.block),
+        ("copies", there.copies),
+        ("axes", move.axes),
+        ("among", among),
+    )
+    yield LocalStep(TRANSFER, args, after)
+
+
 def _padded(layout: Layout) -> Layout:
     """Returns a layout in which all processes hold as much as the one that holds most."""
     count = layout.mesh.axes_size
@@ -325,7 +346,13 @@ _OPS = {
 }
 
 
-_OF_PIECES = {"permute": _permute, "restrict": _restrict, "send": _send, "spread": _spread}
+_OF_PIECES = {
+    "permute": _permute,
+    "restrict": _restrict,
+    "send": _send,
+    "spread": _spread,
+    "transfer": _transfer,
+}
 """Moves that take the piece as it is, whatever its dimensions."""
 
 

@@ -4,7 +4,9 @@ arguments     what a user may say of a compilation
 options       what a user decides about it, understood and checked
 loss_outside  which schedules a pipeline can have whose loss is outside of the program
 recorded      the same, as a build remembers it
+annotated     what the user says of a program, written into it
 passes        the order of the passes
+fastest_...   schedules, and widths of stages, where the user leaves them open
 decided       what a compilation decided and made of it
 builds        what was compiled, written down
 """

@@ -140,4 +140,5 @@ def lowering_of(problem: Problem, options: CompileOptions, store: Store | None =
         functions=options.memory_bytes is None
         and not options.offloaded
         and not options.phases_apart,
+        widths=options.widths,
     )

@@ -43,6 +43,18 @@ class FastestSchedule:
         return ReportEntry("search", "schedule", f"{ordered[0]} is the fastest; {', '.join(words)}")
 
 
+def only_schedule(options: CompileOptions, known: Planned) -> FastestSchedule:
+    """Returns a plan by the schedule that the user said, with what a step takes.
+
+    Raises:
+        DoesNotFit: If it doesn't fit into memory.
+    """
+    seconds: dict[str, float] = {}
+    way = FastestSchedule(options, known, seconds)
+    seconds[options.schedule] = _seconds(way)
+    return way
+
+
 def fastest_schedule(
     options: CompileOptions, planned: Callable[[CompileOptions], Planned]
 ) -> FastestSchedule:

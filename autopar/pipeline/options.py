@@ -33,6 +33,7 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
 from autopar.mapping import Placement, parse_placement
 from autopar.mapping.placement import given
+from autopar.partition.pipeline.runs import Runs, Widths
 from autopar.partition.pipeline.schedules import AUTO_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULES
 from autopar.pipeline.arguments import (
     DEFAULTS,
@@ -42,6 +43,7 @@ from autopar.pipeline.arguments import (
     in_python,
     on_command_line,
 )
+from autopar.pipeline.widths import Stages, checked_widths, is_auto
 
 _SCHEDULE = one_name((*SCHEDULES, AUTO_SCHEDULE))
 
@@ -84,6 +86,8 @@ class CompileOptions:
             searched.
         pipeline: The mesh axis along which the stages of a pipeline lie; "" for no pipeline.
         schedule: In which order processes do their parts of it.
+        widths: At how many indices of the axis the processes of stages are; none: at one each.
+        any_widths: Whether these are searched.
         microbatches: How many the batch of a program of inference is cut into.
         offload: Which stored tensors wait in the host's memory; None where `memory_bytes` decides.
         chunks: What is computed in parts, one after another; None where `memory_bytes` decides.
@@ -107,6 +111,8 @@ class CompileOptions:
     any_shape: bool = False
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
+    widths: Widths = ()
+    any_widths: bool = False
     microbatches: int = 1
     offload: tuple[OffloadPin, ...] | None = None
     chunks: tuple[ChunkPin, ...] | None = None
@@ -152,7 +158,12 @@ class CompileOptions:
         return replace(_finished(said, arguments.get("plan"), on_command_line), verify=verify)
 
     def in_stages(
-        self, pipeline: str, *, schedule: str = DEFAULT_SCHEDULE, microbatches: int = 1
+        self,
+        pipeline: str,
+        *,
+        schedule: str = DEFAULT_SCHEDULE,
+        microbatches: int = 1,
+        stages: Stages = None,
     ) -> CompileOptions:
         """Returns the options of a pipeline along an axis of the mesh; "" for none.
 
@@ -160,9 +171,12 @@ class CompileOptions:
             pipeline: The axis.
             schedule: In which order processes do their parts.
             microbatches: How many the batch of a program of inference is cut into.
+            stages: At how many indices of the axis the processes of stages are, as (3, 1), which
+                together are all of them; `auto` for the fastest; None: at one each.
 
         Raises:
-            InvalidInputError: If there is no such schedule, or the shape of the mesh is searched.
+            InvalidInputError: If there is no such schedule, the shape of the mesh is searched, or
+                there are other numbers of indices.
             AnnotationError: If the mesh has no such axis.
         """
         expect(TEXT, pipeline=pipeline)
@@ -177,7 +191,14 @@ class CompileOptions:
             check_axis(self.mesh, pipeline)
         if not pipeline and schedule == AUTO_SCHEDULE:
             schedule = DEFAULT_SCHEDULE
-        return replace(self, pipeline=pipeline, schedule=schedule, microbatches=microbatches)
+        return replace(
+            self,
+            pipeline=pipeline,
+            schedule=schedule,
+            microbatches=microbatches,
+            widths=checked_widths(stages, self.mesh, pipeline),
+            any_widths=is_auto(stages),
+        )
 
     def offloading(
         self,
@@ -243,10 +264,18 @@ class CompileOptions:
         """The labels of what waits in the host's memory, where options name these alone."""
         return None if self.offload is None else tuple(pin.pattern for pin in self.offload)
 
+    @property
+    def runs(self) -> Runs:
+        """The runs of the pipeline's axis at which stages are."""
+        return Runs.of(self.mesh, self.pipeline, self.widths)
+
     def process_of(self, stage: int) -> int:
-        """Returns the index along the axis of the pipeline at which a stage runs."""
-        processes = self.mesh.axis_size(self.pipeline)
-        return SCHEDULES[self.schedule].pipeline(processes, stage + 1, 1).process_of(stage)
+        """Returns the number of the run of the pipeline's axis at which a stage runs."""
+        return SCHEDULES[self.schedule].pipeline(len(self.runs), stage + 1, 1).process_of(stage)
+
+    def index_of(self, stage: int) -> int | range:
+        """Returns the index, or run of indices, of the pipeline's axis at which a stage runs."""
+        return self.runs.indices[self.process_of(stage)]
 
     def with_file(self, path: Path, spelled: Spelling = in_python) -> CompileOptions:
         """Returns the options with what an annotation file or a plan says besides.

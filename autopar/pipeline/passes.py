@@ -7,18 +7,13 @@ completed program and a rank's, which plans are priced by too (`planning/lowerin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.annotate import (
     apply_activations,
-    apply_mesh,
-    apply_op_pins,
-    apply_pins,
-    apply_stages,
     marked_offload,
     offloaded,
-    refuse_unexecuted,
     without_offload,
 )
 from autopar.base.collector import paused_collector
@@ -26,39 +21,42 @@ from autopar.base.errors import AnnotationError
 from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.kept_whole import kept_whole
-from autopar.completion.prepare.split_fused_weights import split_fused_weights
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.problem.problem import Problem
 from autopar.completion.search.watch import Watch
 from autopar.completion.submesh.where import stage_places
-from autopar.completion.undivided import computed_at_once, undivided
+from autopar.completion.undivided import computed_at_once, undivided, undivided_stages
 from autopar.cost.evaluation import evaluate
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.memory.transfers import HOST
 from autopar.ir.passes import Pass
 from autopar.ir.program import Program
-from autopar.ir.stages import has_stages
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Map, Strip, deploy
 from autopar.partition import OffloadState, Recompute
+from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import AUTO_SCHEDULE
 from autopar.partition.recompute import DoesNotFit
+from autopar.pipeline.annotated import annotated, uncut
 from autopar.pipeline.decided import Compiled, lowering_of
 from autopar.pipeline.device_memory import check_device_memory
 from autopar.pipeline.fastest_chunks import fastest_chunks
-from autopar.pipeline.fastest_schedule import fastest_schedule
+from autopar.pipeline.fastest_schedule import (
+    FastestSchedule,
+    fastest_schedule,
+    only_schedule,
+)
+from autopar.pipeline.fastest_widths import fastest_widths
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planned, Planning
 from autopar.pipeline.stages import predicted_stages
 from autopar.planning.chunk import chunked, loops_reported
-from autopar.planning.chunk.late import in_backward_pass
-from autopar.planning.cut import cut_into_stages
+from autopar.planning.cut_widths import proposed_widths
 from autopar.planning.fit import Fitted, Fitter
 from autopar.planning.lowering import LOWERING, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
-from autopar.planning.split_batch import split_batch
 
 ORDER: tuple[type[Pass], ...] = (Complete, Legalize, *LOWERING, Recompute, OffloadState, Map, Strip)
 
@@ -131,9 +129,9 @@ def _compiled(
         # What is known of ops takes memory, and is forgotten; of reshards, the passes use it.
         return planning(each).planned(each.memory_bytes)
 
-    if options.schedule == AUTO_SCHEDULE:
-        fastest = fastest_schedule(options, planned)
-        options, report = fastest.options, (*report, fastest.remark())
+    if options.schedule == AUTO_SCHEDULE or options.any_widths:
+        fastest, remarks = _fastest_pipeline(program, options, planned)
+        options, report = fastest.options, (*report, *remarks)
         pinned, plan, lowering = fastest.planned
     elif options.chooses_chunks:
         cut = fastest_chunks(options, planning, watch)
@@ -161,10 +159,40 @@ def _compiled(
         said = (*said, *_held(fitted, options.memory_bytes))
     staged = predicted_stages(fitted.program, options)
     at_once = computed_at_once(pinned) if options.microbatches > 1 else ()
-    left = (*undivided(plan.program, options.strategy), *at_once, *kept_whole(plan.program))
+    shared = undivided_stages(plan.program, options.pipeline, options.strategy)
+    left = (*undivided(plan.program, options.strategy), *shared, *at_once)
+    left = (*left, *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
     entries = (*report, *said, *loops_reported(pinned), *staged, *exceeded, *left, *noted)
     return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)
+
+
+def _fastest_pipeline(
+    program: Program, options: CompileOptions, planned: Callable[[CompileOptions], Planned]
+) -> tuple[FastestSchedule, list[ReportEntry]]:
+    """Returns a program planned in the fastest order, with the fastest widths of stages.
+
+    Returns:
+        The plan, and what is to be said of the choices that were left open.
+    """
+    axis, remarks = options.pipeline, []
+
+    def with_widths(widths: Widths) -> FastestSchedule:
+        chosen = replace(options, widths=widths, any_widths=False)
+        if chosen.schedule == AUTO_SCHEDULE:
+            return fastest_schedule(chosen, planned)
+        return only_schedule(chosen, planned(chosen))
+
+    if options.any_widths:
+        proposed = proposed_widths(uncut(program, options), axis, options.cluster)
+        found = fastest_widths(options.mesh.axis_size(axis), proposed, with_widths)
+        fastest = found.way
+        remarks.append(found.remark())
+    else:
+        fastest = with_widths(options.widths)
+    if options.schedule == AUTO_SCHEDULE:
+        remarks.append(fastest.remark())
+    return fastest, remarks
 
 
 def _held(fitted: Fitted, memory_bytes: int | None) -> tuple[ReportEntry, ...]:
@@ -213,41 +241,10 @@ def _planning(
     pinned = annotated(program, options)
     stages = {}
     if options.pipeline:
-        stages = stage_places(pinned, options.pipeline, options.process_of)
+        stages = stage_places(pinned, options.pipeline, options.index_of)
     problem = Problem.from_program(pinned, options.cluster, stages=stages)
     lowering = lowering_of(problem, options, store)
     return Planning(pinned, Planner(problem, lowering, options.strategy, watch))
-
-
-def annotated(program: Program, options: CompileOptions) -> Program:
-    """Returns a program with its mesh and all that the user pinned.
-
-    Args:
-        program: The serial program.
-        options: What the user decided.
-
-    Raises:
-        AnnotationError: If pins contradict the program or one another, or ask for what isn't
-            carried out yet.
-    """
-    program = apply_mesh(program, options.mesh)
-    if options.microbatches > 1:
-        program = split_batch(program, options.microbatches)
-    program = chunked(program, options.chunks or (), phases_apart=options.phases_apart)
-    if options.pipeline:
-        program = in_backward_pass(program)
-    if options.apart:
-        program = split_fused_weights(program)
-    program = apply_activations(program, options.activations)
-    if options.pipeline in options.mesh.dim_names and not has_stages(program.main):
-        program = cut_into_stages(program, options.pipeline, options.schedule, options.cluster)
-    program = apply_stages(program, options.pipeline)
-    # A plan names the ops, sums of several stages among them, that there are in stages.
-    if options.pins:
-        program = apply_pins(program, options.mesh, options.pins)
-    program = apply_op_pins(program, options.op_pins)
-    refuse_unexecuted(program, options.pipeline)
-    return program
 
 
 def fastest_mesh(

@@ -42,7 +42,7 @@ from autopar.pipeline.options import CompileOptions
 
 def recorded(options: CompileOptions) -> str:
     """Returns options as YAML, but for those that stand in the program."""
-    known = _known(options)
+    known = {key: value for key, value in _known(options).items() if key != "widths" or value}
     # JSON on one line is YAML too.
     lines = [f"{key}: {json.dumps(value)}" for key, value in known.items()]
     return "\n".join([*lines, "cluster:"]) + "\n" + indent(cluster_text(options.cluster), "  ")
@@ -58,6 +58,7 @@ def _known(options: CompileOptions) -> dict[str, Any]:
         "phases_apart": options.phases_apart,
         "pipeline": options.pipeline,
         "schedule": options.schedule,
+        "widths": list(options.widths),
         "activations": [[pin.pattern, pin.choice] for pin in options.activations],
         "offload": None if options.offload is None else list(options.offloaded or ()),
         "chunks": None
@@ -98,6 +99,7 @@ def recorded_options(build: Build) -> CompileOptions:
         effort=_field(content, "effort", place, int, float) or 1.0,
         pipeline=_field(content, "pipeline", place, str) or "",
         schedule=_field(content, "schedule", place, str) or DEFAULT_SCHEDULE,
+        widths=_widths(content.get("widths"), place),
         activations=tuple(_activations(content.get("activations"), place)),
         offload=_offload(content.get("offload"), place),
         chunks=_chunks(content.get("chunks"), place),
@@ -111,6 +113,12 @@ def _field(content: Mapping[str, Any], key: str, place: str, *types: type) -> An
     if value is None or type(value) in types:
         return value
     raise _unreadable(place, f"{key} is {value!r}")
+
+
+def _widths(known: Any, place: str) -> tuple[int, ...]:
+    if known is None or (isinstance(known, list) and all(type(each) is int for each in known)):
+        return tuple(known or ())
+    raise _unreadable(place, f"widths is {known!r}")
 
 
 def _placement(known: Any, place: str) -> Placement:

@@ -46,11 +46,11 @@ def _entries(program: Program, options: CompileOptions) -> Iterator[ReportEntry]
         peak = human_bytes(memory_timeline(part, coords).peak_bytes)
         index = coords[options.pipeline]
         detail = f"waits {human_seconds(part_waited)}, holds at most {peak}"
-        detail = f"{detail}; {_begins(part, index, options)}"
+        detail = f"{detail}; {_begins(part, options.runs.number(index), options)}"
         yield ReportEntry(PIPELINE, f"{options.pipeline}={index}", detail)
 
 
-def _begins(part: Program, process: int, options: CompileOptions) -> str:
+def _begins(part: Program, process: int | None, options: CompileOptions) -> str:
     """Returns with which ops the stages of a process begin, in words."""
     first: dict[int, Op] = {}
     for op in _flat(part):

@@ -14,20 +14,21 @@ How much of c is waited for depends on the schedule. So there is a best way for 
 parts of it, and of those the one that is taken has the shortest step when its tasks are laid out.
 
 Seconds are those of the ops on one device, divided by the processes of a stage: how its ops are
-split within it is decided later.
+split within it is decided later. A stage may be at several indices of the axis, which shortens it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from autopar.cost import Cluster
 from autopar.ir.program import Function, Op, Program
-from autopar.partition.pipeline.schedules import SCHEDULES
-from autopar.planning.cut_costs import Costs, Way, costs_of
+from autopar.partition.pipeline.runs import Widths
+from autopar.partition.pipeline.schedules import SCHEDULES, Schedule
+from autopar.planning.cut_costs import Costs, Way, costs_of, first_of
 
 FINENESS = 0.01
 """Of a stage's seconds: of places that are less apart, the one with least to send is looked at."""
@@ -42,7 +43,9 @@ ROUNDING = 1e-9
 """Of seconds, which are differences of sums."""
 
 
-def cut_into_stages(program: Program, axis: str, schedule: str, cluster: Cluster) -> Program:
+def cut_into_stages(
+    program: Program, axis: str, schedule: str, cluster: Cluster, widths: Widths = ()
+) -> Program:
     """Returns a program whose forward ops are in as many stages as a schedule wants.
 
     It stays as it is where it has fewer ops than that.
@@ -52,48 +55,62 @@ def cut_into_stages(program: Program, axis: str, schedule: str, cluster: Cluster
         axis: The mesh axis along which stages lie.
         schedule: The name of the schedule.
         cluster: The hardware.
+        widths: At how many indices of the axis the processes of stages are; none: at one each.
     """
     assert program.mesh is not None
     wanted = SCHEDULES[schedule]
-    stages = program.mesh.axis_size(axis) * wanted.turns
-    first = [op for op in program.main.ops if op.phase == "forward" and not op.microbatch]
+    widths = widths or (1,) * program.mesh.axis_size(axis)
+    stages = widths_of_stages(wanted, widths)
+    first = first_of(program.main)
     costs = costs_of(program, axis, cluster, first)
     ways = [way for part in WAITED if (way := best_way(costs, stages, part)) is not None]
     if not ways:
         return program
-    way = min(ways, key=lambda each: costs.scheduled_seconds(each, wanted))
+    way = min(ways, key=lambda each: costs.scheduled_seconds(each, wanted, widths))
     return program.with_main(_staged(program.main, first, way.cuts))
 
 
-def best_way(costs: Costs, stages: int, waited: float = 1.0) -> Way | None:
+def widths_of_stages(schedule: Schedule, widths: Widths) -> Widths:
+    """Returns at how many indices each stage is, given that of the processes of a schedule."""
+    count = len(widths) * schedule.turns
+    pipeline = schedule.pipeline(len(widths), count, 1)
+    return tuple(widths[pipeline.process_of(stage)] for stage in range(count))
+
+
+def best_way(costs: Costs, stages: int | Widths, waited: float = 1.0) -> Way | None:
     """Returns the way with which a step takes about the least time; None if there are too few ops.
 
     Args:
         costs: The costs.
-        stages: How many stages there are.
+        stages: How many stages there are, or at how many indices of the axis each is.
         waited: What part of what is sent is waited for.
     """
-    places = [0, *_worth_a_cut(costs, stages), len(costs.before) - 1]
+    widths = (1,) * stages if isinstance(stages, int) else stages
+    places = [0, *worth_a_cut(costs, sum(widths)), len(costs.before) - 1]
     last = len(places) - 1
-    if last < stages:
+    if last < len(widths):
         return None
     before = [costs.before[place] for place in places]
     weight = waited * costs.travels
     sent = [0.0, *(costs.sent[place] * weight for place in places[1:-1]), 0.0]
-    even = _even(places, before, sent, stages)
-    longest = costs.longest_stage(even) * (1 + ROUNDING)
-    least = LEAST * before[-1] / stages * (1 - ROUNDING)
+
+    def took(begin: int, end: int, width: int) -> float:
+        return costs.stage_seconds(places[begin], places[end], width)
+
+    even = _even(places, before, sent, widths, took)
+    longest = costs.longest_stage(even, max(widths)) * (1 + ROUNDING)
+    least = LEAST * before[-1] / sum(widths) * (1 - ROUNDING)
     ways: list[list[Way]] = [[Way(0.0, 0.0, ())], *([] for _ in places[1:])]
-    for stage in range(stages):
-        left = stages - 1 - stage
+    for stage, width in enumerate(widths):
+        left = widths[stage + 1 :]
         further: list[list[Way]] = [[] for _ in places]
         for end in range(stage + 1, last) if left else [last]:
-            if before[-1] - before[end] > left * longest:
+            if before[-1] - before[end] > sum(left) * longest:
                 continue
-            first = max(stage, bisect_left(before, before[end] - longest))
-            behind = bisect_right(before, before[end] - least, hi=end)
-            further[end] = _undominated(
-                way.then(before[end] - before[begin], sent[begin], sent[end], places[end])
+            first = max(stage, bisect_left(before, before[end] - longest * width))
+            behind = bisect_right(before, before[end] - least * width, hi=end)
+            further[end] = undominated(
+                way.then(took(begin, end, width), sent[begin], sent[end], places[end], width)
                 for begin in range(first, behind)
                 for way in ways[begin]
             )
@@ -102,30 +119,35 @@ def best_way(costs: Costs, stages: int, waited: float = 1.0) -> Way | None:
 
 
 def _even(
-    places: Sequence[int], before: Sequence[float], sent: Sequence[float], stages: int
+    places: Sequence[int],
+    before: Sequence[float],
+    sent: Sequence[float],
+    widths: Widths,
+    took: Callable[[int, int, int], float],
 ) -> Way:
     """Returns the way on which all stages take about as long."""
     way, begin = Way(0.0, 0.0, ()), 0
-    for stage in range(1, stages + 1):
-        wanted = max(bisect_left(before, before[-1] * stage / stages), begin + 1)
-        end = min(wanted, len(places) - 1 - stages + stage)
-        way = way.then(before[end] - before[begin], sent[begin], sent[end], places[end])
+    for stage, width in enumerate(widths):
+        share = sum(widths[: stage + 1]) / sum(widths)
+        wanted = max(bisect_left(before, before[-1] * share), begin + 1)
+        end = min(wanted, len(places) - len(widths) + stage)
+        way = way.then(took(begin, end, width), sent[begin], sent[end], places[end], width)
         begin = end
     return way
 
 
-def _undominated(ways: Iterator[Way]) -> list[Way]:
+def undominated(ways: Iterator[Way]) -> list[Way]:
     """Returns the ways of which none other is as good in both respects."""
     kept: list[Way] = []
-    for way in sorted(ways, key=lambda way: (way.slowest, way.sent, way.cuts)):
-        if not kept or way.sent < kept[-1].sent:
+    for way in sorted(ways, key=lambda way: (way.slowest, way.once, way.cuts)):
+        if not kept or way.once < kept[-1].once:
             kept.append(way)
     return kept
 
 
-def _worth_a_cut(costs: Costs, stages: int) -> list[int]:
+def worth_a_cut(costs: Costs, stages: int, fineness: float = FINENESS) -> list[int]:
     """Returns places to cut, of those next to one another the one with least to send."""
-    step = FINENESS * costs.before[-1] / stages
+    step = fineness * costs.before[-1] / stages
     nearby: dict[int, list[int]] = defaultdict(list)
     for place in range(1, len(costs.before) - 1):
         nearby[int(costs.before[place] / step) if step else place].append(place)

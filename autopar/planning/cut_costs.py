@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
 from autopar.cost import Cluster, CommunicationModel, evaluate
 from autopar.ir.expr.expression import planned, prod
+from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops.loops import microbatches as microbatches_of
 from autopar.ir.program import Function, Op, Program
 from autopar.ir.stages import Stages
+from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import Schedule
 from autopar.partition.pipeline.tasks import BACKWARD, FORWARD, WEIGHT, Task
 from autopar.partition.pipeline.timetable import Timetable
@@ -24,15 +26,17 @@ class Way:
 
     Attributes:
         slowest: Seconds of the slowest stage and of what it sends and gets, per microbatch.
-        sent: Seconds of all that is sent, there and back, per microbatch.
+        once: Seconds of all stages and of all that is sent, there and back, per microbatch.
         cuts: The ends of the stages, each the number of ops in front of it.
+        widths: At how many indices of the axis each is.
     """
 
     slowest: float
-    sent: float
+    once: float
     cuts: tuple[int, ...]
+    widths: Widths = ()
 
-    def then(self, seconds: float, got: float, sent: float, cut: int) -> Way:
+    def then(self, seconds: float, got: float, sent: float, cut: int, width: int = 1) -> Way:
         """Returns the way with one stage more.
 
         Args:
@@ -40,9 +44,11 @@ class Way:
             got, sent: What it takes to send what is read behind the cuts in front of it and behind,
                 and its gradient back.
             cut: How many ops there are up to its end.
+            width: At how many indices of the axis it is.
         """
         slowest = max(self.slowest, seconds + got + sent)
-        return Way(slowest, self.sent + sent, (*self.cuts, cut))
+        once = self.once + seconds + sent
+        return Way(slowest, once, (*self.cuts, cut), (*self.widths, width))
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,16 @@ class Costs:
         sent: Per place, the seconds to send what is read behind it.
         microbatches: Their number.
         trains: Whether there is a backward pass.
+        stored: Bytes of the parameters that are read first in front of each place; none: of none.
+        reduced: Returns the seconds to sum up gradients of so many bytes over so many processes.
     """
 
     seconds: Mapping[str, Sequence[float]]
     sent: Sequence[float]
     microbatches: int
     trains: bool = True
+    stored: Sequence[float] = ()
+    reduced: Callable[[float, int], float] = lambda nbytes, width: 0.0
 
     @property
     def travels(self) -> int:
@@ -71,24 +81,56 @@ class Costs:
         """Seconds of all ops in front of each place."""
         return [*map(sum, zip(*self.seconds.values(), strict=True))]
 
+    def stage_seconds(self, begin: int, end: int, width: int) -> float:
+        """Returns about what a stage takes per microbatch.
+
+        Args:
+            begin, end: How many ops there are in front of it, and up to its end.
+            width: At how many indices of the axis it is. It computes as if its batch were split
+                along these, and sums up its gradients once a step.
+        """
+        seconds = (self.before[end] - self.before[begin]) / width
+        if width > 1 and self.trains and self.stored:
+            nbytes = self.stored[end] - self.stored[begin]
+            seconds += self.reduced(nbytes, width) / self.microbatches
+        return seconds
+
     def step_seconds(self, way: Way) -> float:
         """Returns about what a step takes."""
-        return self.before[-1] + way.sent + (self.microbatches - 1) * way.slowest
+        return way.once + (self.microbatches - 1) * way.slowest
 
-    def longest_stage(self, way: Way) -> float:
-        """Returns how long a stage may be at most where a step takes no longer than this way."""
+    def longest_stage(self, way: Way, widest: int = 1) -> float:
+        """Returns how long a stage may be at most where a step takes no longer than this way.
+
+        Args:
+            way: The way.
+            widest: At how many indices of the axis a stage is at most.
+        """
         if self.microbatches == 1:
             return self.before[-1]
-        return (self.step_seconds(way) - self.before[-1]) / (self.microbatches - 1)
+        least = self.before[-1] / widest
+        return (self.step_seconds(way) - least) / (self.microbatches - 1)
 
-    def scheduled_seconds(self, way: Way, schedule: Schedule) -> float:
-        """Returns what a step takes by a schedule."""
+    def scheduled_seconds(self, way: Way, schedule: Schedule, widths: Widths = ()) -> float:
+        """Returns what a step takes by a schedule.
+
+        Args:
+            way: Where it is cut.
+            schedule: The schedule.
+            widths: At how many indices of the axis the processes of stages are; none: at one each.
+        """
         ends = [*pairwise((0, *way.cuts))]
-        pipeline = schedule.pipeline(len(ends) // schedule.turns, len(ends), self.microbatches)
+        processes = len(widths) or len(ends) // schedule.turns
+        pipeline = schedule.pipeline(processes, len(ends), self.microbatches)
 
         def seconds(task: Task) -> float:
             begin, end = ends[task.stage]
-            return self.seconds[task.phase][end] - self.seconds[task.phase][begin]
+            width = widths[pipeline.process_of(task.stage)] if widths else 1
+            mine = (self.seconds[task.phase][end] - self.seconds[task.phase][begin]) / width
+            if task.phase != WEIGHT:
+                return mine
+            alone = (self.before[end] - self.before[begin]) / width
+            return mine + self.stage_seconds(begin, end, width) - alone
 
         def delay(task: Task) -> float:
             cut = way.cuts[task.stage if task.phase == FORWARD else task.stage - 1]
@@ -96,6 +138,11 @@ class Costs:
 
         orders = schedule.orders(pipeline, trains=self.trains)
         return Timetable.of(pipeline, orders, seconds, delay).seconds
+
+
+def first_of(main: Function) -> list[Op]:
+    """Returns the forward ops of the first microbatch of a step."""
+    return [op for op in main.ops if op.phase == "forward" and not op.microbatch]
 
 
 def costs_of(program: Program, axis: str, cluster: Cluster, forward: Sequence[Op]) -> Costs:
@@ -122,7 +169,35 @@ def costs_of(program: Program, axis: str, cluster: Cluster, forward: Sequence[Op
     ]
     before = {task: [*accumulate(each)] for task, each in seconds.items()}
     trains = any(op.phase == BACKWARD for op in main.ops)
-    return Costs(before, sent, microbatches, trains)
+    stored = _stored_bytes(main, places, len(forward))
+    parts = sums_along(cluster, mesh, axis)
+    return Costs(before, sent, microbatches, trains, stored, parts)
+
+
+def sums_along(cluster: Cluster, mesh: ProcessMesh, axis: str) -> Callable[[float, int], float]:
+    """Returns what says how long a sum over some indices of an axis takes.
+
+    Args:
+        cluster: The hardware.
+        mesh: The whole mesh.
+        axis: The axis.
+    """
+    whole = CommunicationModel(cluster, mesh)
+
+    @lru_cache(maxsize=1024)
+    def seconds(nbytes: float, width: int) -> float:
+        return whole.on(mesh.run(axis, range(width))).all_reduce(nbytes, (axis,))
+
+    return seconds
+
+
+def _stored_bytes(main: Function, places: _Places, count: int) -> Sequence[float]:
+    """Returns, per place, the bytes of the parameters that are read first in front of it."""
+    nbytes = [0.0] * (count + 1)
+    for name, place in places.first_reads():
+        value = main.values[name]
+        nbytes[place + 1] += planned(prod(value.shape)) * value.itemsize
+    return [*accumulate(nbytes)]
 
 
 class _Places:
@@ -144,6 +219,12 @@ class _Places:
     def prepared(self) -> AbstractSet[str]:
         """What is made where it is read."""
         return self._stages.prepared
+
+    def first_reads(self) -> Iterator[tuple[str, int]]:
+        """Yields the parameters, each with the position of what reads it first."""
+        for name, place in self._read.items():
+            if self._values[name].role == "parameter":
+                yield name, place
 
     def task_of(self, op: Op) -> str:
         """Returns the kind of task of which an op is a part."""

@@ -11,6 +11,7 @@ from autopar.ir.memory.transfers import EITHER
 from autopar.ir.passes import Pass, with_options
 from autopar.ir.program import Program
 from autopar.partition import Coalesce, Order, Outline, Partition, Prefetch, UnrollLoops
+from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
 
 LOWERING: tuple[type[Pass], ...] = (Partition, Coalesce, Prefetch, Outline, UnrollLoops, Order)
@@ -52,6 +53,7 @@ class Lowering:
             how its ops want them.
         pipeline: The mesh axis along which the stages of a pipeline lie; "" if there is none.
         schedule: In which order their parts run.
+        widths: At how many indices of the axis the processes of stages are; none: at one each.
         offload: The labels of what waits in the host's memory; None where a limit decides.
         update: Who updates what waits there.
         functions: Whether tasks of a pipeline become functions.
@@ -66,6 +68,7 @@ class Lowering:
     offload: tuple[str, ...] | None = ()
     update: str = EITHER
     functions: bool = True
+    widths: Widths = ()
 
     def __call__(self, completed: Program, seen: Observer = unseen) -> Lowered:
         """Returns a completed program lowered.

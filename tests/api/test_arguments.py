@@ -185,6 +185,7 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
             "activations": "None {}",
             "pipeline": "nothing",
             "schedule": "",
+            "stages": "None",
             "microbatches": "3",
             "offload": "None []",
         },

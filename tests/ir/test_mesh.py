@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from autopar.base.errors import AnnotationError
+from autopar.ir.fixed import Index, index_of_text, index_text
 from autopar.ir.mesh import ProcessMesh
 from tests.ir import strategies
 
@@ -156,3 +157,49 @@ def test_processes_make_up_a_slice_or_not(
 ) -> None:
     found = MESH.slice_of(part)
     assert (None if found is None else found.fixed) == fixed
+
+
+def test_a_run_has_the_axis_as_one_of_its_own() -> None:
+    run = MESH["tp", 1:3]
+    assert (run.process_ids, run.shape, run.dim_names) == ((1, 2, 5, 6), (2, 2), ("dp", "tp"))
+    assert (run.fixed, run.runs, run.place) == (
+        (("tp", range(1, 3)),),
+        {"tp": range(1, 3)},
+        "tp=1..2",
+    )
+    assert (run.first("tp"), run.first("dp")) == (1, 0)
+    assert run.coordinates(2) == {"dp": 1, "tp": 1}
+    assert run != MESH.box("tp", [1, 2])
+    assert run == MESH.at(run.fixed) == MESH.run("tp", range(1, 3)) == MESH.part("tp", range(1, 3))
+    assert MESH["tp", :] == MESH
+    assert MESH["tp", 3:] == MESH["tp", 3]
+    assert MESH.slice_of(run) == run
+
+
+def test_parts_of_a_run_are_parts_of_the_mesh() -> None:
+    run = MESH["tp", 1:4]
+    assert run["tp", 0] == MESH["tp", 1]
+    assert run["tp", 1:3] == MESH["tp", 2:4]
+    assert run.box("tp", [0, 2]) == MESH.box("tp", [1, 3])
+    assert run["dp", 1].process_ids == (5, 6, 7)
+    assert run["dp", 1]["tp", 0].process_ids == (5,)
+
+
+@pytest.mark.parametrize("indices", [range(2, 2), range(2, 6), range(0, 4, 2), range(3, 1, -1)])
+def test_what_is_no_run_is_refused(indices: range) -> None:
+    with pytest.raises(AnnotationError, match="is no run of the indices of axis 'tp' of dp=2,tp=4"):
+        MESH.run("tp", indices)
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [("1", 1), ("0+2", (0, 2)), ("2+0", (0, 2)), ("0..2", range(3)), ("1..1", 1)],
+)
+def test_places_along_an_axis_are_text(text: str, index: Index) -> None:
+    assert index_of_text(text) == index
+    assert index_of_text(index_text(index)) == index
+
+
+@pytest.mark.parametrize("text", ["", "a", "1..", "2..1", "0:2", "-1", "1+", "0..2+4"])
+def test_other_texts_are_no_places(text: str) -> None:
+    assert index_of_text(text) is None

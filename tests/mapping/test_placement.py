@@ -81,6 +81,23 @@ class TestGroups:
         mesh = ProcessMesh.of_shape((2, 2, 2), ("a", "b", "a_b"))
         assert group_name(("a", "b"), mesh) != group_name(("a_b",), mesh)
 
+    def test_runs_of_an_axis_have_groups_of_their_own(self) -> None:
+        mesh = ProcessMesh.of_shape((4, 2), ("a", "b"))
+        used = [(("a",), (), (("a", range(1, 4)),)), (("b", "a"), (), (("a", range(2)),))]
+        assert named_groups(mesh, used, range(8)) == {
+            "a[1..3]": ((2, 4, 6), (3, 5, 7)),
+            "b_a[0..1]": ((0, 2, 1, 3),),
+        }
+
+    def test_many_members_are_told_by_a_digest(self) -> None:
+        mesh = ProcessMesh.of_shape((40,), ("a",))
+        one, other = (
+            tuple((at,) for at in order) for order in (range(40), [0, 1, 3, 2, *range(4, 40)])
+        )
+        names = {group_name(("a",), mesh, each) for each in (one, other)}
+        assert len(names) == 2
+        assert all(len(name) < 24 and name.startswith("a:0-1-40-39-") for name in names)
+
 
 class TestGivenPlacement:
     def processes(self, placement: str | tuple[int, ...]) -> tuple[int, ...]:

@@ -190,7 +190,8 @@ def evaluated(parallel: Any, alone: nn.Module, batch: Tensor) -> list[str]:
     problems = [each for at, pair in pairs for each in far(f"output {at}", *pair)]
     main = parallel._parallel.runner.variants[-1].program.main
     sent = {name for op in main.ops if is_collective(op.kind) for name in op.operands}
-    only_stages = parallel._parallel.runner.compiler.options.mesh.ndim == 1
+    options = parallel._parallel.runner.compiler.options
+    only_stages = options.mesh.ndim == 1 and not options.widths
     moved = sent.intersection(main.inputs) if only_stages else ()
     return problems + [f"{name} is moved" for name in moved]
 

@@ -153,10 +153,13 @@ def test_experts_sorted_over_all_microbatches_are_split_further(tmp_path: Path) 
         torch.testing.assert_close(found["logits"], model(**batch).logits)
 
 
-def test_onnx_files_are_pipelined_with_any_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mesh", "stages"), [("pp=2", None), ("pp=4", "1,3"), ("pp=3", "auto")])
+def test_onnx_files_are_pipelined_with_any_batch(
+    mesh: str, stages: str | None, tmp_path: Path
+) -> None:
     ort = pytest.importorskip("onnxruntime")
-    path = model_path("magika")
-    autopar.compile_onnx(path, tmp_path / "build", mesh="pp=2", pipeline="pp", microbatches=3)
+    path, build = model_path("magika"), tmp_path / "build"
+    autopar.compile_onnx(path, build, mesh=mesh, pipeline="pp", microbatches=3, stages=stages)
     oracle = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for batch in (4, 7, 1):
         arrays = dict(model_inputs("magika", batch=batch).arrays)

@@ -54,6 +54,7 @@ def expenses(decided: Decided) -> tuple[Expense, ...]:
 def _expense(members: Sequence[tuple[Op, OpCost]], model: CommunicationModel) -> Expense:
     first, cost = members[0]
     kind, axes = first.kind.removeprefix(COMM), _axes(first)
+    model = model if first.dist is None else model.on(first.dist.mesh)
     ways = model.algorithms(kind, cost.communicated_bytes, axes)
     return Expense(
         kind,

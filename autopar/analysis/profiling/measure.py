@@ -30,6 +30,7 @@ from autopar.cost import (
 )
 from autopar.cost.memory.buffers import HOST, SAVED
 from autopar.ir.builds.files import read_build
+from autopar.ir.collectives import without_runs
 from autopar.ir.deployment import Deployment
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RuleDefect
@@ -207,7 +208,7 @@ def profile_build(
 
 def _axes(group: str, mesh: ProcessMesh | None) -> tuple[str, ...]:
     """Returns the mesh axes that a process group is named after."""
-    names = group.partition(":")[0]
+    names = without_runs(group.partition(":")[0])
     underscored = any("_" in axis for axis in (mesh.dim_names if mesh else ()))
     return tuple(names.split("." if underscored else "_"))
 

@@ -49,7 +49,7 @@ ROWS = "all rows"
 PLAN = "search"
 """The category of entries about the plan that search found."""
 
-SEARCHED = {AUTO: "plan", "mesh shape": "mesh", "schedule": "order"}
+SEARCHED = {AUTO: "plan", "mesh shape": "mesh", "schedule": "order", "stages": "stages"}
 """What entries about search are about, as few letters."""
 
 TITLES = {

@@ -21,6 +21,7 @@ from autopar.completion.problem.graph import Graph
 from autopar.completion.problem.op_strategies import CallTable
 from autopar.completion.problem.space import Space
 from autopar.completion.propagate.bodies import calls_on
+from autopar.completion.submesh.slices import without_brought
 from autopar.completion.submesh.where import NO_STAGES, Place, Places, find_places
 from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.layout import Origin
@@ -98,7 +99,8 @@ class Problem:
             completed: The program, in which origins tell what the user pinned.
             cluster: The hardware.
         """
-        main = completed.main
+        # What it brought to slices it brings there again.
+        main = without_brought(completed.main)
         values = {name: _free(value) for name, value in main.values.items()}
         ops = tuple(_free(op) for op in main.ops)
         free = completed.with_main(replace(main, values=values, ops=ops))

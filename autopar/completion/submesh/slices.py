@@ -18,6 +18,7 @@ from functools import cached_property
 
 from autopar.completion.submesh.where import Place, Places
 from autopar.ir import emitted
+from autopar.ir.fixed import index_text
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Ref, Value
@@ -223,7 +224,8 @@ class _Brought:
 
     def _bring(self, name: str, place: Place, reader: Op) -> Op:
         """Returns what brings an input to a place, for a reader and all that follow."""
-        where = ".".join(f"{axis}{index}" for axis, index in sorted(place)) or "all"
+        fixed = sorted(place, key=lambda pair: pair[0])
+        where = ".".join(f"{axis}{index_text(index)}" for axis, index in fixed) or "all"
         known = self._known[name, place] = f"{name}.on.{where}"
         value = self._slices.value_at(name, place)
         self._values[known] = replace(value, name=known, role="activation")
@@ -244,4 +246,4 @@ def _on(value: Value, mesh: ProcessMesh) -> Value:
     """Returns a value with its pin, if it has one, on the slice where it is kept."""
     if value.dist is None or value.dist.mesh == mesh:
         return value
-    return replace(value, dist=value.dist.onto(mesh))
+    return replace(value, dist=value.dist.named_on(mesh))

@@ -63,16 +63,21 @@ def place_of(layout: Layout) -> Place:
     return frozenset(layout.mesh.fixed)
 
 
-def stage_places(program: Program, axis: str, process_of: Callable[[int], int]) -> dict[int, Place]:
+def stage_places(program: Program, axis: str, index_of: Callable[[int], Index]) -> dict[int, Place]:
     """Returns the slice of the mesh on which each stage runs.
 
     Args:
         program: A serial program.
         axis: The mesh axis along which stages lie.
-        process_of: Returns the index along it at which a stage runs.
+        index_of: Returns the index, or run of indices, along it at which a stage runs.
     """
     count = 1 + max(op.stage for op in program.main.ops)
-    return {stage: frozenset(((axis, process_of(stage)),)) for stage in range(count)}
+    places = ((stage, index_of(stage)) for stage in range(count))
+    size = 0 if program.mesh is None else program.mesh.axis_size(axis)
+    return {
+        stage: WHOLE if index == range(size) else frozenset(((axis, index),))
+        for stage, index in places
+    }
 
 
 def find_places(function: Function, stages: Mapping[int, Place] = NO_STAGES) -> Places:
@@ -143,7 +148,8 @@ class _Finder:
     def _fits(self, name: str, place: Place) -> bool:
         """Whether the layout that is pinned of an input is one on a place, too."""
         layout = self.function.values[name].dist
-        return layout is None or not {axis for axis, _ in place} & set(layout.sharded_axes)
+        at_one = {axis for axis, index in place if not isinstance(index, range)}
+        return layout is None or at_one.isdisjoint(layout.sharded_axes)
 
     def _put(self, op: Op, place: Place | None) -> None:
         """Notes where an op runs, if that is known now and wasn't before; a mark says it itself."""

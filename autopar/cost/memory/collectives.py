@@ -81,7 +81,8 @@ def memory_use(declaration: Declaration, collective: Collective) -> MemoryUse:
         collective: The rest.
     """
     # An empty block is padded like a short one, to be gathered.
-    moved = collective.result if declaration.blocks == OPERAND else collective.operand
+    gets = declaration.blocks == OPERAND or (declaration.apart and not collective.operand.nbytes)
+    moved = collective.result if gets else collective.operand
     if collective.members == 1 or moved.nbytes == 0:
         same = collective.operand.shape == collective.result.shape
         return MemoryUse(0 if same else collective.result.nbytes)
@@ -155,6 +156,16 @@ def _halo(c: Collective) -> MemoryUse:
     return MemoryUse(c.result.nbytes, 2 * halo + copied)
 
 
+def _transfer(c: Collective) -> MemoryUse:
+    """What is sent is put together first; rows arrive in order, others are put in order."""
+    if c.operand.nbytes:
+        pieces = c.operand.nbytes if c.along("dim") or c.packed_bytes else 0
+        return MemoryUse(0, pieces, c.operand.nbytes)
+    if not c.along("dim"):
+        return MemoryUse(c.result.nbytes)
+    return MemoryUse(c.result.nbytes, arriving_bytes=c.result.nbytes)
+
+
 _FORMULAS: Mapping[str, Callable[[Collective], MemoryUse]] = {
     "copy": _copy,
     "all_reduce": _all_reduce,
@@ -163,5 +174,6 @@ _FORMULAS: Mapping[str, Callable[[Collective], MemoryUse]] = {
     "all_to_all": _all_to_all,
     "permute": _permute,
     "halo": _halo,
+    "transfer": _transfer,
 }
 """By `Declaration.memory`."""

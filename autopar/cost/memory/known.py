@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from autopar.cost.memory.buffers import Execution
 from autopar.cost.memory.kernel_results import Args
+from autopar.ir.collectives import runs_of_group
 from autopar.ir.expr.expression import Expr, FromFirst, evaluate
 from autopar.ir.memory.strides import Placed, dense
 from autopar.ir.program import Arg, Op, Program, Value
@@ -86,5 +87,6 @@ class Known:
         """Returns how many ranks take part in a collective."""
         axes, mesh = op.arg("axes"), self.program.mesh
         if isinstance(axes, tuple) and mesh is not None:
-            return mesh.axes_size(tuple(map(str, axes)))
+            part = mesh.at(runs_of_group(op).items())
+            return part.axes_size(tuple(map(str, axes)))
         return self.execution.group_sizes.get(str(op.arg("group")), 1)

@@ -245,7 +245,7 @@ class _Walk:
         )
         memory = memory_use(declared(op.kind, op.loc), collective)
         self.communication[position] += memory.temporary_bytes
-        if not memory.result_bytes:
+        if not memory.result_bytes and not declared(op.kind).apart:
             self._bind(name, placed, self.of[operand])
         elif is_async:
             self._start(op, position, memory)

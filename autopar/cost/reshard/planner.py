@@ -20,6 +20,7 @@ from autopar.cost.reshard.coarse import Coarse, Coarsening
 from autopar.cost.reshard.moves import Step
 from autopar.cost.reshard.path import PathSearch
 from autopar.cost.reshard.reshards import Move, Reshard
+from autopar.cost.reshard.transfers import transfers_between
 from autopar.ir.dims import block_size
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.fixed import Index, indices_of
@@ -64,6 +65,16 @@ class ReshardPlanner:
         self._known: dict[tuple[Layout, Layout, int], Reshard] = {}
         self._coarsenings: dict[ProcessMesh, Coarsening] = {}
         self._searches: dict[tuple[Coarse, Layout, int], PathSearch] = {}
+        self._parts: dict[CommunicationModel, ReshardPlanner] = {}
+
+    def on(self, mesh: ProcessMesh) -> ReshardPlanner:
+        """Returns the planner of a part of the mesh, on which axes may have fewer processes."""
+        model = self.model.on(mesh)
+        if model is self.model:
+            return self
+        if model not in self._parts:
+            self._parts[model] = ReshardPlanner(model, self.axes)
+        return self._parts[model]
 
     @cached_property
     def deferred(self) -> ReshardPlanner:
@@ -151,6 +162,8 @@ class ReshardPlanner:
             return _IDENTITY
         if source.mesh != target.mesh:
             return self._between_slices(source, target, itemsize)
+        if (part := self.on(target.mesh)) is not self:
+            return part.plan(source, target, itemsize)
         if 0 in source.shape:
             return Reshard((Move("reshape_empty", (), target),), 0.0, 0)
         coarse = self._coarsening(target.mesh).between(source, target)
@@ -160,7 +173,11 @@ class ReshardPlanner:
         return Reshard.from_moves(tuple(_move(step, coarse) for step in steps))
 
     def _between_slices(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
-        """Returns the faster of two ways: split along the common axes as before, or as after."""
+        """Returns the fastest of some ways.
+
+        Along the axes that both slices have, it is sent split as before, or as after; or blocks
+        are sent to others, where it is split along an axis of which the slices have other parts.
+        """
         first = source.onto(target.mesh).onto(source.mesh)
         second = target.onto(source.mesh)
         ways = []
@@ -173,6 +190,12 @@ class ReshardPlanner:
                     *self.plan(arrives, target, itemsize).moves,
                 )
             )
+        for leaves, move in transfers_between(self.model, source, target, itemsize):
+            before, behind = (
+                self.plan(*pair, itemsize).moves
+                for pair in ((source, leaves), (move.layout, target))
+            )
+            ways.append((*before, move, *behind))
         return min(map(Reshard.from_moves, ways), key=lambda way: way.seconds)
 
 
@@ -193,11 +216,18 @@ class DeferredSumPlanner(ReshardPlanner):
         self._direct = ReshardPlanner(FreeSums(planner.model))
         self._shared = SharedModel(planner.model, BUCKET_BYTES)
 
+    def on(self, mesh: ProcessMesh) -> ReshardPlanner:
+        """Returns the planner of a part of the mesh; see `ReshardPlanner.on`."""
+        part = self._others.on(mesh)
+        return self if part is self._others else part.deferred
+
     def plan(self, source: Layout, target: Layout, itemsize: int) -> Reshard:
         """Returns the reshard that is faster where sums travel with others, in seconds alone.
 
         Of two: the one that is the fastest alone, and the one with the fastest moves beside sums.
         """
+        if source.mesh == target.mesh and (part := self.on(source.mesh)) is not self:
+            return part.plan(source, target, itemsize)
         plain = self._others.plan(source, target, itemsize)
         if not source.partial or source.mesh != target.mesh or len(plain.moves) < 2:
             return plain
@@ -256,11 +286,15 @@ def moves_between(
         yield Move("restrict", (), crossing)
     axes = tuple(a for a in root.dim_names if a in here and there.get(a, from_[a]) != from_[a])
     if axes:
-        sent = layout.onto(root.at({**from_, **there}.items()))
+        # What arrives on a run is the same everywhere.
+        at = {a: tuple(i) if a in axes and isinstance(i, range) else i for a, i in there.items()}
+        sent = layout.onto(root.at({**from_, **at}.items()))
         is_alone = all(isinstance(there[axis], int) for axis in axes)
         seconds = (model.point_to_point if is_alone else model.broadcast)(nbytes, axes)
         yield Move("send", axes, sent, seconds=seconds, bytes=nbytes)
-    axes = tuple(a for a in mesh.dim_names if a in here)
+        if at != there:
+            yield Move("restrict", (), layout.onto(root.at({**from_, **there}.items())))
+    axes = tuple(a for a in mesh.dim_names if a in here and a not in there)
     if axes:
         seconds = model.broadcast(nbytes, axes)
         yield Move("spread", axes, layout.onto(mesh), seconds=seconds, bytes=nbytes)
@@ -273,6 +307,8 @@ def _leaves_from(index: Index, wanted: Index | None) -> Index:
         index: Where it is.
         wanted: Where it is to be; None for everywhere.
     """
+    if index == wanted:
+        return index
     held = indices_of(index)
     if wanted is None:
         return held[0]

@@ -20,7 +20,8 @@ class Move:
             monoid's identity elsewhere; and `reshape_empty`, which gives a tensor without elements
             its new local shape. Between slices of a mesh lead `restrict`, after which only the
             processes of a part count, and which is local; `send` to the same coordinates on another
-            slice; and `spread` from one index of the axes to all.
+            slice; `transfer`, which sends the blocks of a dimension to another part that cuts it
+            otherwise; and `spread` from one index of the axes to all.
         axes: The mesh axes of the group, major to minor.
         layout: The layout afterwards.
         source: The sub-dimension that the axes split before and no longer do.

@@ -56,6 +56,8 @@ def async_collectives(
         # What no op reads is awaited at the end; until then it would keep what it sends.
         if found.start is not None and found.start.keeps_operand and value.name not in read:
             return False
+        if found.apart:
+            return not {0} <= {*shape(value)} & {*shape(function.values[op.operands[0]])}
         return 0 not in shape(value)
 
     collectives = (op for op in function.ops if op.kind in DECLARED)

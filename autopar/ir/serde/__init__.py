@@ -64,6 +64,9 @@ NESTED_VERSION = 14
 HOST_VERSION = 15
 """The oldest version whose readers know that hosts compute ops."""
 
+RUNS_VERSION = 15
+"""The oldest version whose readers understand parts of a mesh that are a run of an axis."""
+
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
 
@@ -105,6 +108,8 @@ def program_to_bytes(program: Program) -> bytes:
             file.format_version = file.minimum_reader_version = NESTED_VERSION
         if any(map(is_on_host, program.main.ops)):
             file.format_version = file.minimum_reader_version = HOST_VERSION
+        if any(mesh.slice.length for mesh in file.program.meshes):
+            file.format_version = file.minimum_reader_version = RUNS_VERSION
 
     return _to_bytes(write, what, oldest)
 

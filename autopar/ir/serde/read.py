@@ -131,8 +131,9 @@ class _ProgramReader:
             if form == "array":
                 return self._array(message.array, parent)
             if form == "slice" and parent is not None:
-                indices = message.slice.index, *message.slice.others
-                return parent.box(self._text(message.slice.axis), indices)
+                where, first = message.slice, message.slice.index
+                run = range(first, first + where.length) if where.length else None
+                return parent.part(self._text(where.axis), run or (first, *where.others))
         except AnnotationError as error:
             raise Corrupt(str(error)) from error
         raise Corrupt("a mesh is neither an array of processes nor a slice of another mesh")

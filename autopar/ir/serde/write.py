@@ -180,7 +180,10 @@ class _ProgramWriter:
             axis, index = mesh.fixed[-1]
             message.slice.axis = self._string(axis)
             message.slice.index, *others = indices_of(index)
-            message.slice.others.extend(others)
+            if isinstance(index, range):
+                message.slice.length = len(index)
+            else:
+                message.slice.others.extend(others)
             return
         message.array.shape.extend(mesh.shape)
         message.array.dim_names.extend(self._string(name) for name in mesh.dim_names)

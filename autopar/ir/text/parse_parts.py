@@ -11,6 +11,7 @@ from autopar.base.errors import AnnotationError, Loc, near_misses
 from autopar.ir.dims import DimLayout
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import IntExpr, axes_of, prod
+from autopar.ir.fixed import Index
 from autopar.ir.layout import Origin
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, BoxDim, DType, OpDist, Part, Pending, Ref
@@ -61,15 +62,26 @@ class PartsParser(LayoutParser):
         while cursor.sign("["):
             axis = cursor.identifier("a mesh axis")
             cursor.expect("=")
-            indices = [cursor.integer()]
-            while cursor.sign("+"):
-                indices.append(cursor.integer())
+            where = self._index()
             cursor.expect("]")
             try:
-                found = found.box(axis, indices)
+                found = found.part(axis, where)
             except AnnotationError as error:
                 cursor.fail(str(error), start)
         return found
+
+    def _index(self) -> Index:
+        """Reads where along an axis a part is: `0`, `0+2` of a box, or `0..2` of a run."""
+        cursor, start = self._cursor, self._cursor.at
+        indices = [cursor.integer()]
+        if cursor.sign(".."):
+            last = cursor.integer()
+            if last <= indices[0]:
+                cursor.fail(f"{indices[0]}..{last} is no run of indices", start)
+            return range(indices[0], last + 1)
+        while cursor.sign("+"):
+            indices.append(cursor.integer())
+        return tuple(indices)
 
     def _default_mesh(self, start: int) -> ProcessMesh:
         mesh = self.header.mesh

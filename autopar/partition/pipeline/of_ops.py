@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autopar.ir.collectives import is_collective
 from autopar.ir.program import Function, Op
+from autopar.partition.pipeline.runs import Runs
 from autopar.partition.pipeline.tasks import BACKWARD, FORWARD, WEIGHT, Pipeline, Task
 
 PHASES = (FORWARD, BACKWARD)
@@ -17,6 +18,7 @@ class OpTasks:
         main: The function, partitioned.
         axis: The mesh axis along which the stages lie.
         pipeline: Where each stage runs.
+        runs: At which indices of the axis that is.
 
     Attributes:
         pipeline: What is to be scheduled.
@@ -24,8 +26,8 @@ class OpTasks:
         sends: The positions of what hands results of a task to another process.
     """
 
-    def __init__(self, main: Function, axis: str, pipeline: Pipeline) -> None:
-        self._axis, self.pipeline = axis, pipeline
+    def __init__(self, main: Function, axis: str, pipeline: Pipeline, runs: Runs) -> None:
+        self._axis, self.pipeline, self._runs = axis, pipeline, runs
         self._made: dict[str, Task] = {}
         self.sends: set[int] = set()
         self.of_ops: list[Task | None] = []
@@ -55,7 +57,7 @@ class OpTasks:
 
     def _process(self, op: Op) -> int | None:
         index = None if op.dist is None else dict(op.dist.mesh.fixed).get(self._axis)
-        return index if isinstance(index, int) else None
+        return self._runs.number(index)
 
     def _sent(self, op: Op) -> Task | None:
         """Returns the task whose result an op sends elsewhere; None if it doesn't."""

@@ -17,6 +17,7 @@ from typing import ClassVar
 from autopar.cost import Cluster, evaluate
 from autopar.ir.program import Function, Op, Program
 from autopar.partition.pipeline.of_ops import PHASES, OpTasks
+from autopar.partition.pipeline.runs import Runs, Widths
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from autopar.partition.pipeline.tasks import BACKWARD, Task
 from autopar.partition.pipeline.timetable import Timetable
@@ -32,25 +33,27 @@ class Order:
     Attributes:
         pipeline: The mesh axis along which the stages lie; "" if there are none.
         schedule: The name of the schedule.
+        widths: At how many indices of the axis the processes of stages are; none: at one each.
         cluster: The hardware, by which tasks take longer than others; None where all are alike.
     """
 
     name: ClassVar[str] = "order"
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
+    widths: Widths = ()
     cluster: Cluster | None = None
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with its ops in order."""
         if not self.pipeline or program.mesh is None:
             return program
-        processes = program.mesh.axis_size(self.pipeline)
+        runs = Runs.of(program.mesh, self.pipeline, self.widths)
         stages, microbatches = (
             1 + max(getattr(op, name) for op in program.main.ops)
             for name in ("stage", "microbatch")
         )
-        pipeline = SCHEDULES[self.schedule].pipeline(processes, stages, microbatches)
-        tasks = OpTasks(program.main, self.pipeline, pipeline)
+        pipeline = SCHEDULES[self.schedule].pipeline(len(runs), stages, microbatches)
+        tasks = OpTasks(program.main, self.pipeline, pipeline, runs)
         if not any(tasks.of_ops):
             return program
         return program.with_main(self._ordered(program, tasks))

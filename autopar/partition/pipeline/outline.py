@@ -24,6 +24,7 @@ from autopar.ir.unroll import has_loops, unrolled, with_seeds
 from autopar.partition.pipeline.bodies import Body, bodies_of
 from autopar.partition.pipeline.of_ops import OpTasks
 from autopar.partition.pipeline.order import in_order
+from autopar.partition.pipeline.runs import Runs, Widths
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from autopar.partition.pipeline.tasks import Task
 
@@ -40,12 +41,14 @@ class Outline:
     Attributes:
         pipeline: The mesh axis along which the stages lie; "" if there are none.
         schedule: The name of the schedule, which says where a stage runs.
+        widths: At how many indices of the axis the processes of stages are; none: at one each.
         functions: Whether it does; who looks into microbatches wants them unrolled.
     """
 
     name: ClassVar[str] = "outline"
     pipeline: str = ""
     schedule: str = DEFAULT_SCHEDULE
+    widths: Widths = ()
     functions: bool = True
 
     def __call__(self, program: Program) -> Program:
@@ -63,9 +66,12 @@ class Outline:
         main, mesh = program.main, program.mesh
         if not self.pipeline or mesh is None:
             return [Task(0, 0, LOOP) for _ in main.ops]
-        stages, processes = 1 + max(op.stage for op in main.ops), mesh.axis_size(self.pipeline)
-        pipeline = SCHEDULES[self.schedule].pipeline(processes, stages, 1)
-        tasks = OpTasks(main, self.pipeline, pipeline)
+        stages, runs = (
+            1 + max(op.stage for op in main.ops),
+            Runs.of(mesh, self.pipeline, self.widths),
+        )
+        pipeline = SCHEDULES[self.schedule].pipeline(len(runs), stages, 1)
+        tasks = OpTasks(main, self.pipeline, pipeline, runs)
         return [None if at in tasks.sends else task for at, task in enumerate(tasks.of_ops)]
 
 

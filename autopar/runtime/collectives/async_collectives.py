@@ -7,14 +7,23 @@ that and makes the result of it; together they are the collective.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from autopar.ir.collectives import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, declared
+from autopar.ir.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BROADCAST,
+    REDUCE_SCATTER,
+    TRANSFER,
+    declared,
+)
 from autopar.ir.dims import block_size
 from autopar.ir.program import Op, Value
+from autopar.ir.rules.transfer import Transfer
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.pieces import by_rank, in_rank_order, is_sorted, sent_to_all, wait
 from autopar.runtime.collectives.reducing import is_short, reduced
@@ -103,6 +112,76 @@ def end_broadcast(pending: Tensor, dtype: torch.dtype) -> Tensor:
     return restored(wait(pending), dtype)
 
 
+def start_transfer(
+    x: Tensor,
+    dim: int,
+    size: int,
+    senders: int,
+    block: int,
+    arriving_block: int,
+    copies: int,
+    group: Group,
+) -> Tensor:
+    """Starts a `transfer`, of which a member sends or gets something, for `end_transfer`.
+
+    The arguments are those of `Transfer`.
+    """
+    transfer = Transfer(size, senders, block, arriving_block, copies)
+    me, rows = group.position, x.movedim(dim, 0)
+    first, row = transfer.extent(me)[0], prod(rows.shape[1:])
+    sends, receives = [0] * group.size, [0] * group.size
+    pieces: list[list[Tensor]] = [[] for _ in range(group.size)]
+    for each in transfer.stretches(me, group.size):
+        if me == each.sender:
+            sends[each.receiver] += each.length * row
+            pieces[each.receiver].append(rows.narrow(0, each.start - first, each.length))
+        else:
+            receives[each.sender] += each.length * row
+    sent = [piece.flatten() for to in in_rank_order(pieces, group) for piece in to]
+    flat = torch.cat([carried(piece) for piece in sent or [x.flatten()[:0]]])
+    ops = torch.ops._c10d_functional
+    return ops.all_to_all_single(  # type: ignore[no-any-return]
+        flat, in_rank_order(receives, group), in_rank_order(sends, group), group.tag
+    )
+
+
+def end_transfer(
+    pending: Tensor,
+    shape: Sequence[int],
+    dim: int,
+    size: int,
+    senders: int,
+    block: int,
+    arriving_block: int,
+    copies: int,
+    dtype: torch.dtype,
+    group: Group,
+) -> Tensor:
+    """Returns what arrived of a `transfer` of tensors of a shape when it is there.
+
+    Args:
+        pending: What `start_transfer` returned.
+        shape: Of the rank's own tensor, of which dimension `dim` doesn't count.
+        dim, size, senders, block, arriving_block, copies: See `Transfer`.
+        dtype: Of the elements.
+        group: The members.
+    """
+    arrived = wait(pending)
+    rest = [length for at, length in enumerate(shape) if at != dim]
+    if group.position < senders:
+        return restored(arrived[:0], dtype).reshape(0, *rest).movedim(0, dim)
+    transfer = Transfer(size, senders, block, arriving_block, copies)
+    whole, order = arrived, group.order[:senders]
+    if order != tuple(sorted(order)):
+        lengths = [0] * group.size
+        for each in transfer.stretches(group.position, group.size):
+            lengths[each.sender] = each.length * prod(rest)
+        parts = torch.split(arrived, in_rank_order(lengths, group))
+        whole = torch.cat([parts[group.order[at]] for at in range(senders)])
+    count = transfer.extent(group.position)[1]
+    return restored(whole, dtype).reshape(count, *rest).movedim(0, dim).contiguous()
+
+
 def _padded(x: Tensor, rows: int) -> Tensor:
     missing = rows - x.shape[0]
     if not missing:
@@ -146,11 +225,18 @@ def _of_broadcast(op: Op, x: Value, group: Group, free: bool) -> tuple[Arguments
     return (op.arg("source"), group), (TORCH_DTYPES[x.dtype],)
 
 
+def _of_transfer(op: Op, x: Value, group: Group, free: bool) -> tuple[Arguments, Arguments]:
+    names = ("dim", "size", "senders", "block", "arriving_block", "copies")
+    args = tuple(op.arg(name) for name in names)
+    return (*args, group), (x.shape, *args, TORCH_DTYPES[x.dtype], group)
+
+
 HALVES: Mapping[str, Halves] = {
     ALL_REDUCE: Halves(start_sum, end_sum, _of_sum),
     ALL_GATHER: Halves(start_gather, end_gather, _of_gather),
     REDUCE_SCATTER: Halves(start_scatter, end_scatter, _of_scatter),
     BROADCAST: Halves(start_broadcast, end_broadcast, _of_broadcast),
+    TRANSFER: Halves(start_transfer, end_transfer, _of_transfer),
 }
 """The halves of each collective that is declared to be started."""
 

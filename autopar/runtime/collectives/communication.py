@@ -25,6 +25,7 @@ from autopar.ir.collectives import (
     PERMUTE,
     REDISTRIBUTE,
     REDUCE_SCATTER,
+    TRANSFER,
 )
 from autopar.ir.rules.numbering import Numbering, permuted
 from autopar.ir.rules.redistribution import Redistribution
@@ -33,9 +34,11 @@ from autopar.runtime.collectives.async_collectives import (
     end_broadcast,
     end_gather,
     end_scatter,
+    end_transfer,
     start_broadcast,
     start_gather,
     start_scatter,
+    start_transfer,
 )
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.monoids import reduce_tensors
@@ -196,6 +199,25 @@ def _rows(asked: Sequence[tuple[int, Piece]], holder: int) -> list[int]:
     return [piece.extent[1] for at, piece in asked if at == holder]
 
 
+def transfer(
+    x: Tensor,
+    dim: int,
+    size: int,
+    senders: int,
+    block: int,
+    arriving_block: int,
+    copies: int,
+    group: Group,
+) -> Tensor:
+    """Returns the rank's block of `dim`, of which other members send what they hold.
+
+    Who sends gets nothing. The arguments are those of `Transfer`.
+    """
+    args = (dim, size, senders, block, arriving_block, copies)
+    pending = start_transfer(x, *args, group)
+    return end_transfer(pending, x.shape, *args, x.dtype, group)
+
+
 COLLECTIVES: Mapping[str, Callable[..., Tensor]] = {
     ALL_REDUCE: all_reduce,
     ALL_GATHER: all_gather,
@@ -204,5 +226,6 @@ COLLECTIVES: Mapping[str, Callable[..., Tensor]] = {
     BROADCAST: broadcast,
     REDISTRIBUTE: redistribute,
     PERMUTE: permute,
+    TRANSFER: transfer,
 }
 """The function of each collective; its last argument is the `Group`."""

@@ -16,10 +16,12 @@ from autopar.ir.collectives import (
     PERMUTE,
     REDISTRIBUTE,
     REDUCE_SCATTER,
+    TRANSFER,
 )
 from autopar.ir.program import Op
 from autopar.ir.rules.numbering import permuted
 from autopar.ir.rules.redistribution import Redistribution
+from autopar.ir.rules.transfer import Transfer
 from autopar.runtime.collectives.monoids import reduce_tensors
 from autopar.runtime.collectives.windows import fill_value
 from autopar.runtime.ports.boxes import blocks
@@ -132,6 +134,16 @@ def _permute(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     return [tensors[permuted(member, sizes, order)] for member in range(len(tensors))]
 
 
+def _transfer(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    moved, dim = Transfer.of_args(dict(op.args)), _integer(op, "dim")
+    count = range(len(tensors))
+    lengths = [moved.extent(at)[1] if at < moved.senders else 0 for at in count]
+    _expect(op, [tensor.shape[dim] for tensor in tensors], lengths)
+    whole = torch.cat(list(tensors[: moved.senders]), dim)
+    extents = [moved.extent(at) if at >= moved.senders else (0, 0) for at in count]
+    return [whole.narrow(dim, *extent).contiguous() for extent in extents]
+
+
 def _integers(op: Op, name: str) -> list[int]:
     items = op.arg(name)
     return [item for item in items if isinstance(item, int)] if isinstance(items, tuple) else []
@@ -145,4 +157,5 @@ _REFERENCE: Mapping[str, Callable[[Op, Sequence[Tensor]], Sequence[Tensor]]] = {
     BROADCAST: _broadcast,
     REDISTRIBUTE: _redistribute,
     PERMUTE: _permute,
+    TRANSFER: _transfer,
 }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from autopar.ir.collectives import REDISTRIBUTE
+from autopar.ir.collectives import REDISTRIBUTE, TRANSFER
 from autopar.ir.emitted import WINDOW
 from autopar.ir.expr.expression import Expr
 from autopar.ir.memory.transfers import is_on_host
@@ -51,7 +51,7 @@ def _ends_graph(op: Op) -> bool:
 
     Of how many pieces a window consists depends on sizes: each number would be a graph of its own.
     """
-    is_windowed = op.kind in (REDISTRIBUTE, WINDOW)
+    is_windowed = op.kind in (REDISTRIBUTE, TRANSFER, WINDOW)
     apart = op.kind == GUARD or is_on_host(op)
     return apart or (is_windowed and any(isinstance(arg, Expr) for _, arg in op.args))
 

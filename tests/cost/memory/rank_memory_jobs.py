@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,7 +43,9 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(BATCH, WIDTH), torch.randint(CLASSES, (BATCH,))
 
 
-def compile_step(mesh: str, strategy: str, memory: int | None = None) -> CompiledModel:
+def compile_step(
+    mesh: str, strategy: str, memory: int | None = None, **options: Any
+) -> CompiledModel:
     """Compiles a step."""
     torch.manual_seed(0)
     model = Mlp()
@@ -54,6 +57,7 @@ def compile_step(mesh: str, strategy: str, memory: int | None = None) -> Compile
         loss=cross_entropy,
         optimizer=torch.optim.AdamW(model.parameters(), 1e-3),
         memory=memory,
+        **options,
     )
 
 

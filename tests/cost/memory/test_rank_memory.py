@@ -51,6 +51,28 @@ def test_each_rank_of_a_job_with_uneven_blocks(tmp_path: Path) -> None:
     assert predicted[0] == predicted[1] < predicted[2]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["data:pp", "auto"])
+@pytest.mark.parametrize("stages", [(2, 1), (1, 2)])
+def test_each_rank_of_stages_of_different_shapes(
+    tmp_path: Path, stages: tuple[int, int], strategy: str
+) -> None:
+    options = {"accumulate": 2, "pipeline": "pp", "stages": stages}
+    compile_step("pp=3", strategy, **options).save(tmp_path / "b")
+    found = read_build(tmp_path / "b").deployment
+    sizes = {name: max(map(len, lists)) for name, lists in found.groups.items()}
+    predicted = [
+        memory_timeline(
+            found.program_of(rank),
+            found.coords_of(rank),
+            execution=Execution(group_sizes=sizes),
+        ).peak_bytes
+        for rank in range(3)
+    ]
+    measured = run_ranks(3, train_tracked, str(tmp_path / "b"))
+    assert predicted == pytest.approx(measured, rel=0.01)
+
+
 def test_a_limit_that_only_the_first_rank_keeps_is_not_said_to_be_held() -> None:
     unlimited = compile_step("dp=3", "fsdp:dp")
     program = unlimited.partitioned

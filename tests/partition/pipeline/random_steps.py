@@ -141,12 +141,13 @@ class RandomStep:
     options: Mapping[str, Any]
 
     @classmethod
-    def of(cls, seed: int, mesh: str = "") -> RandomStep:
+    def of(cls, seed: int, mesh: str = "", *, widths: bool = False) -> RandomStep:
         """Returns the step of a seed.
 
         Args:
             seed: The seed.
             mesh: The mesh; "" for any.
+            widths: Whether stages are at several indices of the pipeline's axis.
         """
         chosen = random.Random(seed)
         torch.manual_seed(seed)
@@ -168,6 +169,7 @@ class RandomStep:
                 "pipeline": "pp",
                 "schedule": schedule,
                 "strategy": chosen.choice(strategies),
+                **(_widened(chosen, mesh, processes) if widths else {}),
             },
         )
 
@@ -227,6 +229,24 @@ class RandomStep:
 
 def _buffers(model: nn.Module, state: Mapping[str, Tensor]) -> list[float]:
     return [number for name, _ in model.named_buffers() for number in state[name].view(-1).tolist()]
+
+
+def _widened(chosen: random.Random, mesh: str, processes: int) -> dict[str, Any]:
+    """Returns the options of a pipeline on a wider mesh, of which stages have different shapes."""
+    stages = [chosen.choice([1, 1, 2, 3]) for _ in range(processes)]
+    if set(stages) == {1}:
+        stages[chosen.randrange(processes)] = 2
+    axes = [f"pp={sum(stages)}" if each.startswith("pp=") else each for each in mesh.split(",")]
+    along = ["data:pp", "fsdp:pp", "tensor:pp"]
+    others = [f"{preset}:{axis}" for preset, axis in _presets(mesh)]
+    strategy = ""
+    if chosen.random() < 0.6:
+        strategy = ",".join([chosen.choice(along), *chosen.sample(others, min(1, len(others)))])
+    return {
+        "mesh": ",".join(axes),
+        "stages": tuple(stages),
+        "strategy": strategy or chosen.choice(["auto", None]),
+    }
 
 
 def _presets(mesh: str) -> list[tuple[str, str]]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import autopar
+from autopar.cli.commands import main
 from autopar.ir.collectives import is_collective
 from autopar.ir.program import known_sizes
 from tests.partition.pipeline.models import (
@@ -63,3 +66,12 @@ def test_stages_agree_on_how_what_is_sent_lies() -> None:
     )
     assert set(kinds) == {"comm.broadcast"}
     assert "plan     on pp=0 to pp=3:" in model.summary()
+
+
+@pytest.mark.parametrize("options", [{"mesh": "pp=2"}, {"mesh": "pp=3", "stages": (2, 1)}])
+def test_what_is_brought_to_stages_is_explained(options: dict[str, Any], tmp_path: Path) -> None:
+    compiled(Decoder(2, tied=True), 3, **options).save(tmp_path / "build")
+    for name in ("tokens.weight", "layers.0.weight"):
+        result = CliRunner().invoke(main, ["explain", str(tmp_path / "build"), name])
+        assert result.exit_code == 0, result.output
+        assert "as it is" in result.output

@@ -34,6 +34,7 @@ def cases(ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
         yield from _permutations(dtype, ranks)
         if dtype in EVERY_SIZE:
             yield from _redistributions(dtype, ranks)
+            yield from _transfers(dtype, ranks)
         if dtype in EVERY_SIZE:
             yield _gather(dtype, LONG[0], 0, ranks)
         for size in sizes:
@@ -77,6 +78,20 @@ def _redistributions(dtype: str, ranks: int) -> Iterator[tuple[Op, list[Tensor]]
                 ]
                 op = _op("redistribute", dim=dim, **dict(exchange.args))
                 yield op, _tensors(dtype, shapes)
+
+
+def _transfers(dtype: str, ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
+    """Blocks of some members for the others, who get one each, or the same."""
+    for senders, size, dim in itertools.product(range(1, ranks), (7, 2, 0), (0, 1)):
+        block, receivers = block_size(size, senders), ranks - senders
+        lengths = [max(0, min(block, size - at * block)) for at in range(senders)]
+        lengths += [0] * receivers
+        shapes = [tuple(n if d == dim else 3 for d in range(2)) for n in lengths]
+        for copies in (1, receivers):
+            args: dict[str, Arg] = {"dim": dim, "size": size, "senders": senders, "block": block}
+            arriving = block_size(size, receivers // copies)
+            op = _op("transfer", **args, arriving_block=arriving, copies=copies)
+            yield op, _tensors(dtype, shapes)
 
 
 def _permutations(dtype: str, ranks: int) -> Iterator[tuple[Op, list[Tensor]]]:
