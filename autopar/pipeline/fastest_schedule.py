@@ -106,8 +106,9 @@ def _alike() -> Sequence[Sequence[str]]:
 
 def _seconds(way: FastestSchedule) -> float:
     options, (_, plan, lowering) = way.options, way.planned
-    ranks = lowering(plan.program).ranks
-    fitted = Fitter(ranks, options.cluster, lowering.offload).within(options.memory_bytes)
+    lowered, cluster = lowering(plan.program), options.cluster
+    fitter = Fitter(lowered.ranks, cluster, lowering.offload, looped=lowered.looped)
+    fitted = fitter.within(options.memory_bytes)
     return price(fitted.program, options.cluster).overlapped_seconds
 
 

@@ -16,12 +16,20 @@ from itertools import accumulate
 
 from autopar.base.units import counted, human_bytes, human_seconds
 from autopar.cost import Cluster, peak_rank_timeline
+from autopar.ir.activations import is_asked
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.program import Program
-from autopar.partition import OffloadState, Recompute
+from autopar.partition import OffloadState
 from autopar.partition.offload import Traffic, traffic_of
 from autopar.partition.offload.uses import value_bytes
-from autopar.partition.recompute import DoesNotFit, Learned, Recomputed, Recomputer
+from autopar.partition.recompute import (
+    DoesNotFit,
+    Learned,
+    Looped,
+    LoopRecomputer,
+    Recomputed,
+    Recomputer,
+)
 
 ROLES = ("optimizer_state", "parameter")
 """What may wait in the host's memory, what is needed least often first."""
@@ -75,6 +83,7 @@ class Fitter:
         cluster: Predicts seconds.
         offload: The labels of what waits in the host's memory; None where a limit decides.
         learned: What is known of other programs on the cluster; more is added.
+        looped: The program before microbatches were told apart, if they are in a loop.
     """
 
     def __init__(
@@ -83,15 +92,19 @@ class Fitter:
         cluster: Cluster,
         offload: tuple[str, ...] | None = None,
         learned: Learned | None = None,
+        looped: Looped | None = None,
     ) -> None:
         self.program, self._cluster, self._learned = program, cluster, learned
+        self._looped = looped
         self._asked = () if offload is None else offload
-        chooses = offload is None and cluster.host_link is not None
+        chooses = offload is None and cluster.host_link is not None and looped is None
         self._levels = [self._asked, *(_levels(program) if chooses else ())]
         self._traffic: dict[tuple[str, ...], Traffic] = {}
 
     @cached_property
-    def _recomputer(self) -> Recomputer:
+    def _recomputer(self) -> Recomputer | LoopRecomputer:
+        if self._looped is not None:
+            return LoopRecomputer(self._looped, self._cluster, self._learned)
         return Recomputer(self.program, self._cluster, self._learned)
 
     def added_seconds(self, memory_bytes: int, below: float = math.inf) -> float:
@@ -145,7 +158,10 @@ class Fitter:
         return best
 
     def _unlimited(self) -> Fitted:
-        recomputed = Recompute(self._cluster).decide(self.program)
+        if is_asked(self.program):
+            recomputed = self._recomputer.within(None)
+        else:
+            recomputed = Recomputed(self.program, 0.0, 0)
         return self._offloaded(recomputed, self._asked, recomputed.peak_bytes)
 
     def _fitted(self, level: tuple[str, ...], memory_bytes: int) -> Fitted:

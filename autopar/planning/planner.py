@@ -64,7 +64,8 @@ class Planner:
             DoesNotFit: If it can't be made to fit into memory.
         """
         lowered = self.lowering(completed)
-        fitter = Fitter(lowered.ranks, self.problem.cluster, self.lowering.offload)
+        cluster, offload = self.problem.cluster, self.lowering.offload
+        fitter = Fitter(lowered.ranks, cluster, offload, looped=lowered.looped)
         return fitter.within(memory_bytes).program
 
     def nearby(
@@ -98,8 +99,7 @@ class Planner:
     @cached_property
     def within(self) -> Within:
         """The plans within limits of memory."""
-        lower, offload = self.lowering, self.lowering.offload
-        return Within(self.searched, lambda program: lower(program).ranks, offload)
+        return Within(self.searched, self.lowering, self.lowering.offload)
 
 
 def best_on_any_mesh(
@@ -126,9 +126,10 @@ def best_on_any_mesh(
 
     def within(searched: Searched) -> tuple[float, Plan]:
         lower = lowering(searched.problem)
-        plans = Within(searched, lambda completed: lower(completed).ranks, lower.offload)
+        plans = Within(searched, lower, lower.offload)
         plan = plans.plan(memory_bytes or 0)
-        fitter = Fitter(lower(plan.program).ranks, cluster, lower.offload)
+        lowered = lower(plan.program)
+        fitter = Fitter(lowered.ranks, cluster, lower.offload, looped=lowered.looped)
         ranks = fitter.within(memory_bytes).program
         return evaluate(ranks, cluster).serialized_seconds, plan
 

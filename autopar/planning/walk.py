@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from autopar.completion.plan import Plan
 from autopar.completion.search.network.memory_price import FREE, MemoryPrice
 from autopar.ir.program import Program
+from autopar.partition.recompute import Looped
 
 PRICES = tuple(2.0**number for number in range(-2, 10))
 """Prices of as many bytes as the plan without a price holds at most, in parts of its seconds."""
@@ -45,6 +46,7 @@ class LoweredPlan:
         seconds: Serialized.
         peak_bytes: The most that any rank holds at once.
         strategy: The preset that it is; "" of a plan that was searched.
+        looped: What a rank runs, before microbatches are told apart; None if there are none.
     """
 
     plan: Plan
@@ -52,6 +54,7 @@ class LoweredPlan:
     seconds: float
     peak_bytes: int
     strategy: str = ""
+    looped: Looped | None = None
 
 
 @dataclass(frozen=True)

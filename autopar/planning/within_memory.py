@@ -30,6 +30,7 @@ from autopar.ir.activations import is_asked
 from autopar.ir.program import Program
 from autopar.partition.recompute import DoesNotFit, Learned
 from autopar.planning.fit import Fitter
+from autopar.planning.lowering import Lowered
 from autopar.planning.walk import LoweredPlan, Step, Walk
 
 PRESET_OPS = 2_000
@@ -69,7 +70,7 @@ class Within:
     def __init__(
         self,
         searched: Searched,
-        lower: Callable[[Program], Program],
+        lower: Callable[[Program], Lowered],
         offload: tuple[str, ...] | None = None,
     ) -> None:
         self.searched, self.problem = searched, searched.problem
@@ -187,9 +188,10 @@ class Within:
             if known.plan.seconds == plan.seconds and known.plan.is_like(plan):
                 return known
         lowered = self.lower(plan.program)
-        seconds = evaluate(lowered, self.cluster).serialized_seconds
-        peak_bytes = peak_rank_timeline(lowered).peak_bytes
-        self._plans.append(LoweredPlan(plan, lowered, seconds, peak_bytes, strategy))
+        seconds = evaluate(lowered.ranks, self.cluster).serialized_seconds
+        peak_bytes = peak_rank_timeline(lowered.ranks).peak_bytes
+        known = LoweredPlan(plan, lowered.ranks, seconds, peak_bytes, strategy, lowered.looped)
+        self._plans.append(known)
         return self._plans[-1]
 
     def _presets(self) -> Iterator[LoweredPlan]:
@@ -229,10 +231,10 @@ class Within:
         Raises:
             DoesNotFit: If it can't be made to.
         """
-        asked = self.offload or is_asked(plan.ranks.main.ops)
+        asked = self.offload or is_asked(plan.ranks)
         if plan.peak_bytes <= memory_bytes and not asked:
             return 0.0
         if id(plan) not in self._fitters:
-            fitter = Fitter(plan.ranks, self.cluster, self.offload, self._learned)
+            fitter = Fitter(plan.ranks, self.cluster, self.offload, self._learned, plan.looped)
             self._fitters[id(plan)] = fitter
         return self._fitters[id(plan)].added_seconds(memory_bytes, below)

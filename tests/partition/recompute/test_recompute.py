@@ -22,11 +22,11 @@ from autopar.cost import Cluster, memory_timeline
 from autopar.ir.program import Op, Program
 from autopar.ir.verify import verify_structure
 from autopar.partition.recompute import recompute
-from autopar.partition.recompute.choice import Choice, Point
+from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import tape_of
-from autopar.partition.recompute.way import Way
+from autopar.partition.recompute.way import Point, Way
 from tests.zoo.models import ZOO, Example
 
 STEPS = 2

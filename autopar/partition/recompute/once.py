@@ -1,0 +1,260 @@
+"""Once: what ranks on a slice do for one microbatch, and what they hold for the others meanwhile.
+
+Behind `outline` a loop over microbatches is a few calls. What is computed again is the same for all
+of them, so it is chosen for one: its calls are written out, one behind another, as if there were no
+other microbatch. What is chosen is written back into the functions: copies stand in the one that
+reads them, which is given what they read.
+
+Others are under way at the same time, and each of them holds what lies between two of its calls.
+How many there are, and where, is read off the order in which a rank's program calls (`Crowd`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autopar.cost import Cluster, Lifetimes, kinds_of_ranks, lifetimes
+from autopar.cost.memory.buffers import HOST
+from autopar.ir.ops.loops import CARRY, behind, is_inside
+from autopar.ir.program import MICROBATCH, Function, Op, Program, Ref, Value, callee_of
+from autopar.partition.recompute.copies import written
+from autopar.partition.recompute.replay import Step, replay
+from autopar.partition.recompute.tape import Tape, tape_of
+from autopar.partition.recompute.way import Point, Way
+
+CALL = "call"
+
+MAIN = -1
+"""In the place of a call: of ops that are in none."""
+
+Waiting = tuple[tuple[str, int], ...]
+"""How many other microbatches have run a function last, of each function."""
+
+
+def insiders(main: Function) -> frozenset[str]:
+    """Returns the values that each microbatch has one of; what is carried is handed on."""
+    inside = (op for op in main.ops if op.kind != CARRY and is_inside(behind(op), MICROBATCH))
+    return frozenset(name for op in inside for name in op.results)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Which microbatches are under way while one runs a function.
+
+    Attributes:
+        beside: By function, what the others have run last; each combination once.
+    """
+
+    beside: Mapping[str, frozenset[Waiting]]
+
+    @classmethod
+    def of(cls, main: Function) -> Crowd:
+        """Returns that of a rank's program, in which microbatches are told apart."""
+        latest: dict[int, str] = {}
+        beside: dict[str, set[Waiting]] = defaultdict(set)
+        for op in main.ops:
+            if op.kind == CALL:
+                others = (name for batch, name in latest.items() if batch != op.microbatch)
+                beside[callee_of(op)].add(tuple(sorted(Counter(others).items())))
+                latest[op.microbatch] = callee_of(op)
+        return cls({name: frozenset(each) for name, each in beside.items()})
+
+    def held_bytes(self, waiting: Mapping[str, int]) -> dict[str, int]:
+        """Returns the most that others hold while a function runs, by function.
+
+        Args:
+            waiting: What one microbatch holds behind each function.
+        """
+        return {
+            name: max(sum(count * waiting.get(of, 0) for of, count in each) for each in ways)
+            for name, ways in self.beside.items()
+        }
+
+
+class Once:
+    """What is done for one microbatch.
+
+    Args:
+        program: The first iteration, with calls, as ranks on a slice run it.
+        inside: The values that each microbatch has one of.
+        fixed: Functions that stay as they are.
+        crowd: What is under way beside it.
+        cluster: Predicts seconds.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        inside: Collection[str],
+        fixed: Collection[str],
+        crowd: Crowd,
+        cluster: Cluster,
+    ) -> None:
+        self.program, self.crowd = program, crowd
+        self._inside = inside
+        ops: list[Op] = []
+        self._owners: list[int] = []
+        values = dict(program.main.values)
+        for at, op in enumerate(program.main.ops):
+            called = program.functions[callee_of(op)] if op.kind == CALL else None
+            ops += [op] if called is None else called.ops
+            self._owners += [MAIN] if called is None else [at] * len(called.ops)
+            values.update({} if called is None else called.values)
+        flat = program.with_main(replace(program.main, ops=tuple(ops), values=values))
+        free = [self._is_free(at, fixed) for at in self._owners]
+        each = [at != MAIN or self.is_inside(op) for at, op in zip(self._owners, ops, strict=True)]
+        self.tape: Tape = tape_of(flat, cluster, inside=each, free=free)
+
+    def _is_free(self, at: int, fixed: Collection[str]) -> bool:
+        return at != MAIN and callee_of(self.program.main.ops[at]) not in fixed
+
+    def is_inside(self, op: Op) -> bool:
+        """Returns whether an op of `main` is run for each microbatch."""
+        return any(name.removesuffix(".room") in self._inside for name in op.results)
+
+    @cached_property
+    def kinds(self) -> Sequence[Mapping[str, int]]:
+        """The coordinates of a rank of each kind."""
+        return kinds_of_ranks(self.program)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """About the most that a rank holds if nothing is computed again."""
+        return self._peak_bytes(self.program)
+
+    def measure(self, way: Way) -> Point:
+        """Returns what a plan costs: seconds of one microbatch, and bytes with those of others."""
+        steps = self.steps(way)
+        seconds = sum(step.added_seconds(self.tape) for step in steps)
+        program = with_functions(self.program, self.functions(steps))
+        return Point(way, seconds, self._peak_bytes(program))
+
+    def steps(self, way: Way) -> list[Step]:
+        """Returns the steps of one microbatch."""
+        return replay(self.tape, way, range(len(self.tape.ops)))
+
+    def _peak_bytes(self, program: Program) -> int:
+        return max(self._peak_of(lifetimes(program, coords)) for coords in self.kinds)
+
+    def _peak_of(self, memory: Lifetimes) -> int:
+        held, most, beside = self.crowd.held_bytes(self._waiting(memory)), 0, 0
+        at_bytes = memory.at_bytes()
+        for at in reversed(range(len(memory.ops))):
+            op = memory.ops[at]
+            if op.kind == CALL:
+                beside = held.get(callee_of(op), 0)
+            most = max(most, at_bytes[at] + (beside if self._is_own(op) else 0))
+        return most
+
+    def _waiting(self, memory: Lifetimes) -> dict[str, int]:
+        """Returns what a microbatch holds between each of its calls and the next one."""
+        calls = [at for at, op in enumerate(memory.ops) if op.kind == CALL]
+        own = [
+            each
+            for each in memory.buffers
+            if each.kind != HOST and each.first >= 0 and self._is_own(memory.ops[each.first])
+        ]
+        return {
+            callee_of(memory.ops[at]): sum(b.nbytes for b in own if b.first <= at and b.last >= end)
+            for at, end in zip(calls, [*calls[1:], len(memory.ops)], strict=True)
+        }
+
+    def _is_own(self, op: Op) -> bool:
+        return op.kind == CALL or self.is_inside(op)
+
+    def others(self) -> tuple[float, int]:
+        """Returns how many others there are by what they hold, and the most that those hold.
+
+        That is if nothing is computed again; one is as many as one microbatch holds at most.
+        """
+        kinds = [lifetimes(self.program, coords) for coords in self.kinds]
+        waiting = [self._waiting(memory) for memory in kinds]
+        held = max(max(self.crowd.held_bytes(each).values(), default=0) for each in waiting)
+        one = max(max(each.values(), default=0) for each in waiting)
+        return (held / one if one else 0.0), held
+
+    def functions(self, steps: Sequence[Step]) -> dict[str, Function]:
+        """Returns the functions that are others if these steps are run, by name."""
+        ops, values = written(self.tape, steps)
+        within: dict[int, list[Op]] = defaultdict(list)
+        owner_of: dict[str, int] = {}
+        for owner, each in zip(self._step_owners(steps), ops, strict=True):
+            within[owner] += each
+            owner_of.update((name, owner) for op in each for name in op.results)
+        read: dict[str, set[int]] = defaultdict(set)
+        for owner, each in within.items():
+            for op in each:
+                for name in op.operands:
+                    read[name].add(owner)
+        for name in self.program.main.outputs:
+            read[name].add(MAIN)
+        found = {}
+        for at, each in within.items():
+            if at != MAIN:
+                before = self.program.functions[callee_of(self.program.main.ops[at])]
+                after = _function(before, each, values, {n for n in read if read[n] - {at}})
+                if after != before:
+                    found[before.name] = after
+        return found
+
+    def _step_owners(self, steps: Sequence[Step]) -> list[int]:
+        """Returns the call in which each step is.
+
+        What is run ahead of its place, as copies are, is where what follows it is; what leaves is
+        where what it follows is.
+        """
+        owners, owner, first = [MAIN] * len(steps), MAIN, len(self._owners)
+        for number in reversed(range(len(steps))):
+            step = steps[number]
+            if step.copy < 0 and step.op < first:
+                first, owner = step.op, self._owners[step.op]
+            owners[number] = owner
+        for number, step in enumerate(steps):
+            if step.moves >= 0 and not step.makes:
+                owners[number] = owners[number - 1]
+        return owners
+
+
+def _function(
+    before: Function, ops: Sequence[Op], known: Mapping[str, Value], read: Collection[str]
+) -> Function:
+    """Returns a function of other ops, with what is read of it outside."""
+    made = dict.fromkeys(name for op in ops for name in op.results)
+    wanted = dict.fromkeys(name for op in ops for name in op.operands if name not in made)
+    inputs = (
+        *(n for n in before.inputs if n in wanted),
+        *(n for n in wanted if n not in before.inputs),
+    )
+    renewed = {output for output, _ in before.aliases}
+    kept = [n for n in before.outputs if n in renewed or (n in made and n in read)]
+    outputs = (*(n for n in made if n in read and n not in before.outputs), *kept)
+    values = {name: known[name] for name in (*inputs, *made)}
+    return replace(before, inputs=inputs, outputs=outputs, values=values, ops=tuple(ops))
+
+
+def with_functions(program: Program, functions: Mapping[str, Function]) -> Program:
+    """Returns a program in which calls are of some functions in the place of others."""
+    if not functions:
+        return program
+    main = program.main
+    values = dict(main.values)
+    ops = [*_calls(main.ops, functions)]
+    for each in functions.values():
+        values.update((name, each.values[name]) for name in each.outputs)
+    made = {*main.inputs, *(name for op in ops for name in op.results)}
+    values = {name: value for name, value in values.items() if name in made}
+    changed = replace(main, ops=tuple(ops), values=values)
+    return replace(program, functions={**program.functions, **functions, "main": changed})
+
+
+def _calls(ops: Sequence[Op], functions: Mapping[str, Function]) -> Iterator[Op]:
+    for op in ops:
+        callee = functions.get(callee_of(op)) if op.kind == CALL else None
+        if callee is None:
+            yield op
+        else:
+            given = op.with_args({"operands": tuple(map(Ref, callee.inputs))})
+            yield replace(given, results=callee.outputs)
