@@ -30,12 +30,15 @@ LEVELS = 4096
 BAND = 32
 """Number of levels of a band."""
 
+LEVELS_ONCE = 64
+"""Number of levels where what others hold at the same time is estimated, too; each is a band."""
+
 SAME = 1 - 1e-9
 """Seconds that differ by no more than this are sums of the same in another order."""
 
-DOUBT, DOUBT_ONCE = 1.01, 1.03
-"""Up to which factor a plan that counts may seem to hold more than it does; where what others hold
-at the same time is estimated, too, that is more."""
+DOUBT, DOUBT_ONCE = 1.01, 1.5
+"""Up to which factor a plan that counts may seem to hold more than it does; and where what others
+hold is estimated, too."""
 
 
 class Choice:
@@ -52,6 +55,7 @@ class Choice:
     ) -> None:
         self.tape = tape
         self._once, self._doubt = once, DOUBT if once is None else DOUBT_ONCE
+        self._top, self._band = (LEVELS, BAND) if once is None else (LEVELS_ONCE, 1)
         self.unconstrained = self._measure(NOTHING)
         self._planner = Planner(tape, learned, *(once.others() if once is not None else ()))
         self._made: dict[int, Plan | None] = {}
@@ -68,7 +72,7 @@ class Choice:
         if self.unconstrained.peak_bytes <= limit:
             return self.unconstrained
         # Where rounding counts, as in tiny programs, plans may seem to hold more than they do.
-        best = self.smallest if self.smallest.peak_bytes <= limit else None
+        best = self._lowest if self._lowest.peak_bytes <= limit else None
         for plan in self._plans(limit * self._doubt):
             enough = below if best is None else min(below, best.added_seconds)
             if plan.seconds * SAME > enough:
@@ -78,7 +82,7 @@ class Choice:
                 fits = point.peak_bytes <= limit and _is_confirmed(plan, point, self._doubt)
                 if fits and (best is None or _rank(point) < _rank(best)):
                     best = point
-        return best
+        return best or (self.smallest if self.smallest.peak_bytes <= limit else None)
 
     def _plans(self, most: float) -> Iterator[Plan]:
         """Yields the plans that count, from the highest level on, which is the fastest.
@@ -86,9 +90,9 @@ class Choice:
         Args:
             most: Bands of which all plans hold at least this are left out.
         """
-        for bottom in reversed(range(0, LEVELS, BAND)):
+        for bottom in reversed(range(0, self._top, self._band)):
             nbytes = self._bytes(bottom)
-            level = bottom + BAND if nbytes < most else bottom
+            level = bottom + self._band if nbytes < most else bottom
             while level > bottom:
                 plan = self._plan(level)
                 if plan is None:
@@ -100,8 +104,17 @@ class Choice:
 
     @cached_property
     def smallest(self) -> Point:
+        """The plan that holds the least."""
+        if self._once is None:
+            return self._lowest
+        plans = filter(None, map(self._plan, range(self._top + 1)))
+        points = [self._measured(way) for way in dict.fromkeys(plan.way for plan in plans)]
+        return min([self._lowest, *points], key=lambda point: point.peak_bytes)
+
+    @cached_property
+    def _lowest(self) -> Point:
         """The plan of the lowest level for which there is one."""
-        low, high = 0, LEVELS
+        low, high = 0, self._top
         way = NOTHING
         while high - low > 1:
             middle = (low + high) // 2
@@ -114,11 +127,11 @@ class Choice:
         return self._measured(way)
 
     def _bytes(self, level: int) -> int:
-        return self.unconstrained.peak_bytes * level // LEVELS
+        return self.unconstrained.peak_bytes * level // self._top
 
     def _level_below(self, nbytes: int) -> int:
         """Returns the highest level that is less than a number of bytes."""
-        return (nbytes * LEVELS - 1) // self.unconstrained.peak_bytes
+        return (nbytes * self._top - 1) // self.unconstrained.peak_bytes
 
     def _plan(self, level: int) -> Plan | None:
         if level not in self._made:

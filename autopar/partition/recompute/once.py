@@ -12,14 +12,14 @@ How many there are, and where, is read off the order in which a rank's program c
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.cost import Cluster, Lifetimes, kinds_of_ranks, lifetimes
 from autopar.cost.memory.buffers import HOST
 from autopar.ir.ops.loops import CARRY, behind, is_inside
-from autopar.ir.program import MICROBATCH, Function, Op, Program, Ref, Value, callee_of
+from autopar.ir.program import MICROBATCH, Function, Op, Program, Ref, Value, called, callee_of
 from autopar.partition.recompute.copies import written
 from autopar.partition.recompute.replay import Step, replay
 from autopar.partition.recompute.tape import Tape, tape_of
@@ -30,8 +30,11 @@ CALL = "call"
 MAIN = -1
 """In the place of a call: of ops that are in none."""
 
-Waiting = tuple[tuple[str, int], ...]
-"""How many other microbatches have run a function last, of each function."""
+Done = frozenset[str]
+"""The functions that a microbatch has run."""
+
+Others = tuple[tuple[Done, int], ...]
+"""How many other microbatches have run some functions, of each kind."""
 
 
 def insiders(main: Function) -> frozenset[str]:
@@ -45,33 +48,40 @@ class Crowd:
     """Which microbatches are under way while one runs a function.
 
     Attributes:
-        beside: By function, what the others have run last; each combination once.
+        beside: By function, what this microbatch has run, and what others have; each combination
+            once.
     """
 
-    beside: Mapping[str, frozenset[Waiting]]
+    beside: Mapping[str, frozenset[tuple[Done, Others]]]
 
     @classmethod
     def of(cls, main: Function) -> Crowd:
         """Returns that of a rank's program, in which microbatches are told apart."""
-        latest: dict[int, str] = {}
-        beside: dict[str, set[Waiting]] = defaultdict(set)
+        all_done = frozenset(called(main))
+        done: dict[int, Done] = defaultdict(frozenset)
+        beside: dict[str, set[tuple[Done, Others]]] = defaultdict(set)
         for op in main.ops:
             if op.kind == CALL:
-                others = (name for batch, name in latest.items() if batch != op.microbatch)
-                beside[callee_of(op)].add(tuple(sorted(Counter(others).items())))
-                latest[op.microbatch] = callee_of(op)
+                others = Counter(
+                    ran for batch, ran in done.items() if batch != op.microbatch and ran != all_done
+                )
+                counted = sorted(others.items(), key=lambda each: sorted(each[0]))
+                beside[callee_of(op)].add((done[op.microbatch], tuple(counted)))
+                done[op.microbatch] |= {callee_of(op)}
         return cls({name: frozenset(each) for name, each in beside.items()})
 
-    def held_bytes(self, waiting: Mapping[str, int]) -> dict[str, int]:
-        """Returns the most that others hold while a function runs, by function.
+    def held_bytes(self, name: str, held: Callable[[Done], int]) -> tuple[int, int]:
+        """Returns the most that microbatches hold when one runs a function: all, and the others.
 
         Args:
-            waiting: What one microbatch holds behind each function.
+            name: The function.
+            held: What one holds that has run some functions.
         """
-        return {
-            name: max(sum(count * waiting.get(of, 0) for of, count in each) for each in ways)
-            for name, ways in self.beside.items()
-        }
+        both = []
+        for own, others in self.beside.get(name, ()):
+            beside = sum(count * held(ran) for ran, count in others)
+            both.append((held(own) + beside, beside))
+        return max(both, default=(0, 0))
 
 
 class Once:
@@ -99,10 +109,10 @@ class Once:
         self._owners: list[int] = []
         values = dict(program.main.values)
         for at, op in enumerate(program.main.ops):
-            called = program.functions[callee_of(op)] if op.kind == CALL else None
-            ops += [op] if called is None else called.ops
-            self._owners += [MAIN] if called is None else [at] * len(called.ops)
-            values.update({} if called is None else called.values)
+            callee = program.functions[callee_of(op)] if op.kind == CALL else None
+            ops += [op] if callee is None else callee.ops
+            self._owners += [MAIN] if callee is None else [at] * len(callee.ops)
+            values.update({} if callee is None else callee.values)
         flat = program.with_main(replace(program.main, ops=tuple(ops), values=values))
         free = [self._is_free(at, fixed) for at in self._owners]
         each = [at != MAIN or self.is_inside(op) for at, op in zip(self._owners, ops, strict=True)]
@@ -140,29 +150,19 @@ class Once:
         return max(self._peak_of(lifetimes(program, coords)) for coords in self.kinds)
 
     def _peak_of(self, memory: Lifetimes) -> int:
-        held, most, beside = self.crowd.held_bytes(self._waiting(memory)), 0, 0
+        own, most, beside = _Own(self, memory), 0, 0
         at_bytes = memory.at_bytes()
         for at in reversed(range(len(memory.ops))):
             op = memory.ops[at]
             if op.kind == CALL:
-                beside = held.get(callee_of(op), 0)
-            most = max(most, at_bytes[at] + (beside if self._is_own(op) else 0))
+                held, others = self.crowd.held_bytes(callee_of(op), own.held)
+                most, beside = max(most, at_bytes[at] + held - own.before(at)), others
+            else:
+                most = max(most, at_bytes[at] + (beside if self.is_inside(op) else 0))
         return most
 
-    def _waiting(self, memory: Lifetimes) -> dict[str, int]:
-        """Returns what a microbatch holds between each of its calls and the next one."""
-        calls = [at for at, op in enumerate(memory.ops) if op.kind == CALL]
-        own = [
-            each
-            for each in memory.buffers
-            if each.kind != HOST and each.first >= 0 and self._is_own(memory.ops[each.first])
-        ]
-        return {
-            callee_of(memory.ops[at]): sum(b.nbytes for b in own if b.first <= at and b.last >= end)
-            for at, end in zip(calls, [*calls[1:], len(memory.ops)], strict=True)
-        }
-
-    def _is_own(self, op: Op) -> bool:
+    def is_own(self, op: Op) -> bool:
+        """Returns whether what an op of `main` makes is of a microbatch."""
         return op.kind == CALL or self.is_inside(op)
 
     def others(self) -> tuple[float, int]:
@@ -170,10 +170,11 @@ class Once:
 
         That is if nothing is computed again; one is as many as one microbatch holds at most.
         """
-        kinds = [lifetimes(self.program, coords) for coords in self.kinds]
-        waiting = [self._waiting(memory) for memory in kinds]
-        held = max(max(self.crowd.held_bytes(each).values(), default=0) for each in waiting)
-        one = max(max(each.values(), default=0) for each in waiting)
+        held = one = 0
+        for coords in self.kinds:
+            own = _Own(self, lifetimes(self.program, coords))
+            held = max(held, *(self.crowd.held_bytes(n, own.held)[1] for n in self.crowd.beside))
+            one = max(one, own.most)
         return (held / one if one else 0.0), held
 
     def functions(self, steps: Sequence[Step]) -> dict[str, Function]:
@@ -216,6 +217,52 @@ class Once:
             if step.moves >= 0 and not step.makes:
                 owners[number] = owners[number - 1]
         return owners
+
+
+class _Own:
+    """What a microbatch holds on a rank, by the functions that it has run.
+
+    Args:
+        once: What is done for it.
+        memory: The memory of that.
+    """
+
+    def __init__(self, once: Once, memory: Lifetimes) -> None:
+        self._calls = {at: callee_of(op) for at, op in enumerate(memory.ops) if op.kind == CALL}
+        self._known: dict[Done, int] = {}
+        touching: dict[int, list[int]] = defaultdict(list)
+        for at in self._calls:
+            for name in memory.ops[at].operands:
+                for piece in memory.buffers_of[name]:
+                    touching[piece].append(at)
+        # What is received is there from the call on that reads it first.
+        self._buffers = [
+            (each, [*([each.first] if each.first in self._calls else []), *touching[piece]])
+            for piece, each in enumerate(memory.buffers)
+            if each.kind != HOST and each.first >= 0 and once.is_own(memory.ops[each.first])
+        ]
+
+    def held(self, done: Done) -> int:
+        """Returns the bytes that it holds if it has run some functions."""
+        if done not in self._known:
+            self._known[done] = sum(
+                each.nbytes
+                for each, touching in self._buffers
+                if touching
+                and self._calls[touching[0]] in done
+                and not done.issuperset(self._calls[at] for at in touching[1:])
+            )
+        return self._known[done]
+
+    def before(self, call: int) -> int:
+        """Returns the bytes that it holds before a call if calls are in their order."""
+        both = ((each, touching) for each, touching in self._buffers if touching)
+        return sum(b.nbytes for b, touching in both if touching[0] < call <= b.last)
+
+    @property
+    def most(self) -> int:
+        """The most that it holds between two calls."""
+        return max(self._known.values(), default=0)
 
 
 def _function(
