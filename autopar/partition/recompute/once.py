@@ -105,21 +105,34 @@ class Once:
     ) -> None:
         self.program, self.crowd = program, crowd
         self._inside = inside
-        ops: list[Op] = []
         self._owners: list[int] = []
-        values = dict(program.main.values)
-        for at, op in enumerate(program.main.ops):
-            callee = program.functions[callee_of(op)] if op.kind == CALL else None
+        flat = program.with_main(self._written_out())
+        both = [*zip(self._owners, flat.main.ops, strict=True)]
+        read = {name for at, op in both if self._is_late(at, op) for name in op.operands}
+        self.tape: Tape = tape_of(
+            flat,
+            cluster,
+            inside=[at != MAIN or self.is_inside(op) for at, op in both],
+            free=[self._is_free(at, fixed) and read.isdisjoint(op.results) for at, op in both],
+        )
+
+    def _written_out(self) -> Function:
+        """Returns `main` with what it calls in the place of calls."""
+        main = self.program.main
+        ops, values = list[Op](), dict(main.values)
+        for at, op in enumerate(main.ops):
+            callee = self.program.functions[callee_of(op)] if op.kind == CALL else None
             ops += [op] if callee is None else callee.ops
             self._owners += [MAIN] if callee is None else [at] * len(callee.ops)
             values.update({} if callee is None else callee.values)
-        flat = program.with_main(replace(program.main, ops=tuple(ops), values=values))
-        free = [self._is_free(at, fixed) for at in self._owners]
-        each = [at != MAIN or self.is_inside(op) for at, op in zip(self._owners, ops, strict=True)]
-        self.tape: Tape = tape_of(flat, cluster, inside=each, free=free)
+        return replace(main, ops=tuple(ops), values=values)
 
     def _is_free(self, at: int, fixed: Collection[str]) -> bool:
         return at != MAIN and callee_of(self.program.main.ops[at]) not in fixed
+
+    def _is_late(self, at: int, op: Op) -> bool:
+        """Returns whether an op of `main` is a part of the backward pass: it reads no copies."""
+        return at == MAIN and op.phase == "backward" and self.is_inside(op)
 
     def is_inside(self, op: Op) -> bool:
         """Returns whether an op of `main` is run for each microbatch."""
@@ -213,9 +226,12 @@ class Once:
             if step.copy < 0 and step.op < first:
                 first, owner = step.op, self._owners[step.op]
             owners[number] = owner
+        inside = MAIN
         for number, step in enumerate(steps):
             if step.moves >= 0 and not step.makes:
-                owners[number] = owners[number - 1]
+                owners[number] = inside
+            elif owners[number] != MAIN:
+                inside = owners[number]
         return owners
 
 
