@@ -87,8 +87,10 @@ class Lowering:
         if self.store is not None:
             serial = self.store(serial)
         ranks = self._through(LOOPED, serial, seen)
-        looped = Looped(ranks, self._finished) if has_loops(ranks.main) and self.functions else None
-        return Lowered(serial, self._finished(ranks, seen), looped)
+        finished = self._finished(ranks, seen)
+        if not (self.functions and has_loops(ranks.main)):
+            return Lowered(serial, finished)
+        return Lowered(serial, finished, Looped(ranks, finished, self._finished))
 
     def _finished(self, program: Program, seen: Observer = unseen) -> Program:
         """Returns what a rank runs of a program in which microbatches are in a loop."""

@@ -189,7 +189,10 @@ class Within:
                 return known
         lowered = self.lower(plan.program)
         seconds = evaluate(lowered.ranks, self.cluster).serialized_seconds
-        peak_bytes = peak_rank_timeline(lowered.ranks).peak_bytes
+        if lowered.looped is None:
+            peak_bytes = peak_rank_timeline(lowered.ranks).peak_bytes
+        else:
+            peak_bytes = lowered.looped.peak_bytes
         known = LoweredPlan(plan, lowered.ranks, seconds, peak_bytes, strategy, lowered.looped)
         self._plans.append(known)
         return self._plans[-1]

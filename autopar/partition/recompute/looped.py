@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.base.collector import paused_collector
-from autopar.cost import Cluster, evaluate, memory_timeline, peak_rank_timeline
+from autopar.cost import Cluster, evaluate, kinds_of_ranks, memory_timeline
 from autopar.ir.parts import parts_of
 from autopar.ir.program import MICROBATCH, Program, called
 from autopar.ir.unroll import first_iteration
@@ -43,21 +43,46 @@ class Looped:
 
     Attributes:
         program: The program.
-        finish: Returns what a rank runs, in which microbatches are told apart, and in order.
+        ranks: What a rank runs, in which microbatches are told apart, and in order.
+        finish: Returns that of a program like this one.
     """
 
     program: Program
+    ranks: Program
     finish: Callable[[Program], Program]
 
     @cached_property
-    def ranks(self) -> Program:
-        """What a rank runs."""
-        return self.finish(self.program)
+    def parts(self) -> tuple[Program, ...]:
+        """The different programs of ranks."""
+        return parts_of(self.ranks)
+
+    @cached_property
+    def peaks(self) -> list[int]:
+        """The most bytes that a rank of each holds."""
+        kinds = kinds_of_ranks(self.ranks)
+        return [_peak_bytes(part, kinds) for part in self.parts]
+
+    def peaks_of(self, ranks: Program) -> list[int]:
+        """Returns the same of another program, whose parts are mostly the same."""
+        known, kinds = zip(self.parts, self.peaks, strict=True), kinds_of_ranks(ranks)
+        return [
+            held if part == before else _peak_bytes(part, kinds)
+            for part, (before, held) in zip(parts_of(ranks), known, strict=True)
+        ]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that any rank holds."""
+        return max(self.peaks)
 
     @cached_property
     def trip(self) -> int:
         """How many microbatches there are."""
         return max(dict(op.loops).get(MICROBATCH, 1) for op in self.program.main.ops)
+
+
+def _peak_bytes(part: Program, kinds: Sequence[Mapping[str, int]]) -> int:
+    return max(memory_timeline(part, coords).peak_bytes for coords in kinds)
 
 
 @dataclass(frozen=True)
@@ -100,10 +125,10 @@ class LoopRecomputer:
         """What ranks on each slice do for a microbatch."""
         program, inside = self._looped.program, insiders(self._looped.program.main)
         first = program.with_main(first_iteration(program.main))
-        firsts, parts = parts_of(first), parts_of(self._looped.ranks)
+        firsts = parts_of(first)
         callers = Counter(name for each in firsts for name in called(each.main))
         shared = {name for name, count in callers.items() if count > 1}
-        crowds = [Crowd.of(part.main) for part in parts]
+        crowds = [Crowd.of(part.main) for part in self._looped.parts]
         return [
             Once(once, inside, shared, crowd, self._cluster)
             for once, crowd in zip(firsts, crowds, strict=True)
@@ -120,11 +145,6 @@ class LoopRecomputer:
     @cached_property
     def _smallest(self) -> _Joint:
         return self._joint([each.smallest for each in self._choices])
-
-    @cached_property
-    def free_peak_bytes(self) -> int:
-        """The most that a rank holds if nothing is computed again."""
-        return peak_rank_timeline(self._looped.ranks).peak_bytes
 
     @property
     @paused_collector()
@@ -160,14 +180,17 @@ class LoopRecomputer:
         if found is None:
             assert memory_bytes is not None
             raise self._miss(memory_bytes)
+        if found.program is self._looped.ranks:
+            return Recomputed(found.program, 0.0, found.peak_bytes)
         programs = self._looped.ranks, found.program
         before, after = (evaluate(each, self._cluster) for each in programs)
+        parts = parts_of(found.program) if after.transfer_seconds else ()
         return Recomputed(
             found.program,
             after.serialized_seconds - before.serialized_seconds,
             found.peak_bytes,
             after.transfer_seconds,
-            max(memory_timeline(each).host_bytes for each in parts_of(found.program)),
+            max((memory_timeline(each).host_bytes for each in parts), default=0),
         )
 
     def _fastest(self, limit: float, below: float = math.inf) -> _Joint | None:
@@ -200,8 +223,8 @@ class LoopRecomputer:
     @cached_property
     def _unseen_bytes(self) -> list[int]:
         """What ranks of each part hold at the peak that one microbatch and others don't tell."""
-        parts = zip(self._parts, parts_of(self._looped.ranks), strict=True)
-        return [peak_rank_timeline(part).peak_bytes - once.peak_bytes for once, part in parts]
+        both = zip(self._parts, self._looped.peaks, strict=True)
+        return [held - once.peak_bytes for once, held in both]
 
     def _seeming(self, points: Sequence[Point]) -> int:
         both = zip(points, self._unseen_bytes, strict=True)
@@ -216,15 +239,15 @@ class LoopRecomputer:
             functions = {}
             for once, point in zip(self._parts, points, strict=True):
                 functions.update(once.functions(once.steps(point.way)))
-            program = self._looped.ranks
+            program, held = self._looped.ranks, self._looped.peak_bytes
             if functions:
                 program = self._looped.finish(with_functions(self._looped.program, functions))
-            held = peak_rank_timeline(program).peak_bytes
+                held = max(self._looped.peaks_of(program))
             self._made[key] = _Joint(points, program, held, self._seeming(points))
         return self._made[key]
 
     def _miss(self, limit: int) -> DoesNotFit:
         ops = self._looped.program.main.ops
         trains = any(op.phase == "backward" for op in ops)
-        stored = max(memory_timeline(each).stored_bytes for each in parts_of(self._looped.ranks))
+        stored = max(memory_timeline(each).stored_bytes for each in self._looped.parts)
         return DoesNotFit(self.least_bytes, limit, stored_bytes=stored, trains=trains)
