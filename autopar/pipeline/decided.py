@@ -136,5 +136,5 @@ def lowering_of(problem: Problem, options: CompileOptions, store: Store | None =
         options.pipeline,
         options.schedule,
         options.offloaded,
-        functions=not options.offloaded and not options.phases_apart,
+        functions=not options.phases_apart,
     )

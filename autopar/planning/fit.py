@@ -97,7 +97,7 @@ class Fitter:
         self.program, self._cluster, self._learned = program, cluster, learned
         self._looped = looped
         self._asked = () if offload is None else offload
-        chooses = offload is None and cluster.host_link is not None and looped is None
+        chooses = offload is None and cluster.host_link is not None
         self._levels = [self._asked, *(_levels(program) if chooses else ())]
         self._traffic: dict[tuple[str, ...], Traffic] = {}
 

@@ -102,7 +102,7 @@ class _Walk:
 
     def lifetimes(self, kept_until: Mapping[str, int]) -> Lifetimes:
         """Returns the memory of `main`."""
-        there = hosted(self.function)
+        there = hosted(self.known.program)
         for name in self.function.inputs:
             kind = _STORED.get(self.function.values[name].role, INPUTS)
             kind = HOST if name in there else kind

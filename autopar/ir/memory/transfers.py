@@ -9,7 +9,8 @@
 What stands between start and end runs beside the transfer. Since the end of a transfer reads what
 is sent, lifetimes are those of any other values.
 
-A stored input that waits there is read by transfers alone, and its new content is sent over it:
+A stored input that waits there is read by transfers alone, or by calls of what does so, and its new
+content is sent over it:
 
     %w.coming = autopar.reload(self=%w)                  %w is in the host's memory
     %w.back = autopar.end_reload(self=%w.coming)
@@ -21,7 +22,7 @@ A stored input that waits there is read by transfers alone, and its new content 
 from __future__ import annotations
 
 from autopar.ir.emitted import END_OFFLOAD, END_RELOAD, OFFLOAD, OVER, RELOAD
-from autopar.ir.program import Function, refs
+from autopar.ir.program import Function, Program, callee_of, refs
 
 STARTED = (OFFLOAD, RELOAD)
 """Kinds that start a transfer; their results are copies."""
@@ -33,12 +34,24 @@ PLAN = "offload"
 """The plan field of transfers; its value is the name of the tensor."""
 
 
-def hosted(function: Function) -> frozenset[str]:
-    """Returns the inputs that wait in the host's memory: those that transfers read or write."""
-    found: set[str] = set()
+def hosted(program: Program, function: Function | None = None) -> frozenset[str]:
+    """Returns the inputs that wait in the host's memory: those that transfers read or write.
+
+    Args:
+        program: The program.
+        function: The function whose inputs they are; by default `main`.
+    """
+    function, found, inside = function or program.main, set[str](), dict[str, list[bool]]()
     for op in function.ops:
         if op.kind == RELOAD:
             found.update(op.operands)
         elif op.kind == OFFLOAD:
             found.update(ref.name for ref in refs(op.arg(OVER)))
+        elif op.kind == "call":
+            callee = program.functions.get(callee_of(op))
+            if callee is not None and callee.name not in inside:
+                there = hosted(program, callee)
+                inside[callee.name] = [name in there for name in callee.inputs]
+            both = zip(op.operands, inside.get(callee_of(op), ()), strict=False)
+            found.update(name for name, is_there in both if is_there)
     return frozenset(found.intersection(function.inputs))

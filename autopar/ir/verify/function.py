@@ -59,13 +59,13 @@ class _FunctionCheck:
 
     def _check_hosted(self) -> None:
         """Nothing but transfers reads what waits in the host's memory."""
-        there = hosted(self._function)
+        there = hosted(self._program, self._function)
         for op in self._function.ops if there else ():
             if op.kind in (RELOAD, OFFLOAD):
                 over = [ref.name for ref in refs(op.arg(OVER))]
                 if not there.issuperset(over):
                     self._at_op(op, f"argument {OVER}", "an input of the function", over[0])
-            elif read := there.intersection(op.operands):
+            elif op.kind != "call" and (read := there.intersection(op.operands)):
                 name = value_name(min(read))
                 self._at_op(op, "operand", f"{name} brought to the device", f"{name} itself")
 

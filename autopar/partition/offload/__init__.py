@@ -6,6 +6,7 @@ reader, and what is updated goes back over what it was. It works on the partitio
 recomputation, where it is known who reads what.
 
     uses      which stored tensors a phase needs, in buckets
+    bodies    functions that bring what they are given
     order     updates go from bucket to bucket
     places    where transfers start and where they are awaited
     write     the transfers as ops
@@ -19,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from autopar.cost import Cluster
-from autopar.ir.program import Program
+from autopar.ir.program import Function, Program
+from autopar.partition.offload.bodies import Body, bodies, given_directly
 from autopar.partition.offload.order import by_owner
 from autopar.partition.offload.traffic import Traffic, buckets_of, by_slice, traffic
 from autopar.partition.offload.write import TransferWriter
@@ -43,12 +45,24 @@ class OffloadState:
         names = stored_as(program, self.offload)
         if not names:
             return program
-        program = by_owner(program, names)
+        program = by_owner(given_directly(program, names), names)
+        functions = {
+            body.function.name: _with_transfers(program, body) for body in bodies(program, names)
+        }
+        program = replace(program, functions={**program.functions, **functions})
         writer = TransferWriter(program.main)
         for fixed, held in by_slice(program, names).items():
             for segment, buckets in buckets_of(program, fixed, held):
                 writer.add(buckets, segment)
         return _with_hosts(program.with_main(writer.function()), writer.hosts)
+
+
+def _with_transfers(program: Program, body: Body) -> Function:
+    """Returns a function that brings what it is given of the host's memory."""
+    writer = TransferWriter(body.function)
+    for segment, buckets in body.buckets(program):
+        writer.add(buckets, segment)
+    return writer.function()
 
 
 def stored_as(program: Program, labels: Iterable[str]) -> list[str]:
@@ -66,7 +80,9 @@ def traffic_of(program: Program, labels: Iterable[str], cluster: Cluster) -> Tra
         cluster: Predicts seconds.
     """
     names = stored_as(program, labels)
-    return traffic(by_owner(program, names), names, cluster) if names else Traffic()
+    if not names:
+        return Traffic()
+    return traffic(by_owner(given_directly(program, names), names), names, cluster)
 
 
 def _with_hosts(program: Program, hosts: dict[str, str]) -> Program:

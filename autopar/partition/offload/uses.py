@@ -21,6 +21,8 @@ from autopar.ir.program import Function, Op, Program, Value
 
 UPDATE = "update"
 
+CALL = "call"
+
 SMALL = 1 / 8
 """By which part a bucket may be larger than it should be."""
 
@@ -153,7 +155,7 @@ def _needs(function: Function, names: Collection[str], segment: Segment) -> dict
     needs: dict[str, _Need] = {}
     for at in segment:
         op = function.ops[at]
-        read = _read(op, shares)
+        read = _read(op, shares, names)
         awaited = (sent.pop(name, frozenset()) for name in op.operands)
         made = [(output, sources[output]) for output in op.results if output in sources]
         touched = read.union(*awaited)
@@ -169,6 +171,9 @@ def _needs(function: Function, names: Collection[str], segment: Segment) -> dict
     return needs
 
 
-def _read(op: Op, shares: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Returns the inputs whose memory an op reads."""
-    return frozenset().union(*(shares.get(name, frozenset()) for name in op.operands))
+def _read(op: Op, shares: Mapping[str, frozenset[str]], names: Collection[str]) -> frozenset[str]:
+    """Returns the inputs whose memory an op reads; what is called brings them itself."""
+    read = op.operands
+    if op.kind == CALL:
+        read = tuple(name for name in read if name not in names)
+    return frozenset().union(*(shares.get(name, frozenset()) for name in read))

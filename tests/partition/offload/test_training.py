@@ -44,7 +44,7 @@ EXTRAS: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("offload", [STATE, ALL, ("parameters",), ("exp_avg/*",), ("*.weight",)])
 def test_a_step_with_adam(offload: tuple[str, ...]) -> None:
     found = compiled(offload)
-    assert hosted(found.partitioned.main)
+    assert hosted(found.partitioned)
     assert_trains_alike(found, "adam")
 
 
@@ -61,7 +61,7 @@ def test_other_optimizers(optimizer: str) -> None:
 @pytest.mark.parametrize("mesh", MESHES[1:], ids=str)
 def test_meshes(mesh: dict[str, Any]) -> None:
     found = compiled(ALL, **mesh)
-    assert hosted(found.partitioned.main)
+    assert hosted(found.partitioned)
     assert_trains_alike(found, "adam", **mesh)
 
 
@@ -91,7 +91,7 @@ def test_stages_of_a_pipeline(schedule: str, mesh: str) -> None:
     assert len(parts) == 2
     for part in parts:
         reloads = [op.operands[0] for op in part.main.ops if op.kind == RELOAD]
-        assert 0 < len(set(reloads)) < len(hosted(found.partitioned.main))
+        assert 0 < len(set(reloads)) < len(hosted(found.partitioned))
 
 
 def test_processes_train_alike_and_skip_what_is_not_finite(tmp_path: Path) -> None:
