@@ -24,8 +24,9 @@ from autopar.ir.parts import parts_of
 from autopar.ir.program import MICROBATCH, Program, called
 from autopar.ir.unroll import first_iteration
 from autopar.partition.recompute.choice import Choice
+from autopar.partition.recompute.crowd import Crowd
 from autopar.partition.recompute.does_not_fit import DoesNotFit
-from autopar.partition.recompute.once import Crowd, Once, insiders, with_functions
+from autopar.partition.recompute.once import Once, insiders, with_functions
 from autopar.partition.recompute.plan import Learned
 from autopar.partition.recompute.recomputed import Recomputed
 from autopar.partition.recompute.way import Point

@@ -5,83 +5,33 @@ of them, so it is chosen for one: its calls are written out, one behind another,
 other microbatch. What is chosen is written back into the functions: copies stand in the one that
 reads them, which is given what they read.
 
-Others are under way at the same time, and each of them holds what lies between two of its calls.
-How many there are, and where, is read off the order in which a rank's program calls (`Crowd`).
+Others are under way at the same time, and each of them holds something (`crowd`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from autopar.cost import Cluster, Lifetimes, kinds_of_ranks, lifetimes
-from autopar.cost.memory.buffers import HOST
 from autopar.ir.ops.loops import CARRY, behind, is_inside
-from autopar.ir.program import MICROBATCH, Function, Op, Program, Ref, Value, called, callee_of
+from autopar.ir.program import MICROBATCH, Function, Op, Program, Ref, Value, callee_of
 from autopar.partition.recompute.copies import written
+from autopar.partition.recompute.crowd import CALL, Crowd, Held
 from autopar.partition.recompute.replay import Step, replay
 from autopar.partition.recompute.tape import Tape, tape_of
 from autopar.partition.recompute.way import Point, Way
 
-CALL = "call"
-
 MAIN = -1
 """In the place of a call: of ops that are in none."""
-
-Done = frozenset[str]
-"""The functions that a microbatch has run."""
-
-Others = tuple[tuple[Done, int], ...]
-"""How many other microbatches have run some functions, of each kind."""
 
 
 def insiders(main: Function) -> frozenset[str]:
     """Returns the values that each microbatch has one of; what is carried is handed on."""
     inside = (op for op in main.ops if op.kind != CARRY and is_inside(behind(op), MICROBATCH))
     return frozenset(name for op in inside for name in op.results)
-
-
-@dataclass(frozen=True)
-class Crowd:
-    """Which microbatches are under way while one runs a function.
-
-    Attributes:
-        beside: By function, what this microbatch has run, and what others have; each combination
-            once.
-    """
-
-    beside: Mapping[str, frozenset[tuple[Done, Others]]]
-
-    @classmethod
-    def of(cls, main: Function) -> Crowd:
-        """Returns that of a rank's program, in which microbatches are told apart."""
-        all_done = frozenset(called(main))
-        done: dict[int, Done] = defaultdict(frozenset)
-        beside: dict[str, set[tuple[Done, Others]]] = defaultdict(set)
-        for op in main.ops:
-            if op.kind == CALL:
-                others = Counter(
-                    ran for batch, ran in done.items() if batch != op.microbatch and ran != all_done
-                )
-                counted = sorted(others.items(), key=lambda each: sorted(each[0]))
-                beside[callee_of(op)].add((done[op.microbatch], tuple(counted)))
-                done[op.microbatch] |= {callee_of(op)}
-        return cls({name: frozenset(each) for name, each in beside.items()})
-
-    def held_bytes(self, name: str, held: Callable[[Done], int]) -> tuple[int, int]:
-        """Returns the most that microbatches hold when one runs a function: all, and the others.
-
-        Args:
-            name: The function.
-            held: What one holds that has run some functions.
-        """
-        both = []
-        for own, others in self.beside.get(name, ()):
-            beside = sum(count * held(ran) for ran, count in others)
-            both.append((held(own) + beside, beside))
-        return max(both, default=(0, 0))
 
 
 class Once:
@@ -163,7 +113,7 @@ class Once:
         return max(self._peak_of(lifetimes(program, coords)) for coords in self.kinds)
 
     def _peak_of(self, memory: Lifetimes) -> int:
-        own, most, beside = _Own(self, memory), 0, 0
+        own, most, beside = Held(memory, self.is_own), 0, 0
         at_bytes = memory.at_bytes()
         for at in reversed(range(len(memory.ops))):
             op = memory.ops[at]
@@ -185,7 +135,7 @@ class Once:
         """
         held = one = 0
         for coords in self.kinds:
-            own = _Own(self, lifetimes(self.program, coords))
+            own = Held(lifetimes(self.program, coords), self.is_own)
             held = max(held, *(self.crowd.held_bytes(n, own.held)[1] for n in self.crowd.beside))
             one = max(one, own.most)
         return (held / one if one else 0.0), held
@@ -233,52 +183,6 @@ class Once:
             elif owners[number] != MAIN:
                 inside = owners[number]
         return owners
-
-
-class _Own:
-    """What a microbatch holds on a rank, by the functions that it has run.
-
-    Args:
-        once: What is done for it.
-        memory: The memory of that.
-    """
-
-    def __init__(self, once: Once, memory: Lifetimes) -> None:
-        self._calls = {at: callee_of(op) for at, op in enumerate(memory.ops) if op.kind == CALL}
-        self._known: dict[Done, int] = {}
-        touching: dict[int, list[int]] = defaultdict(list)
-        for at in self._calls:
-            for name in memory.ops[at].operands:
-                for piece in memory.buffers_of[name]:
-                    touching[piece].append(at)
-        # What is received is there from the call on that reads it first.
-        self._buffers = [
-            (each, [*([each.first] if each.first in self._calls else []), *touching[piece]])
-            for piece, each in enumerate(memory.buffers)
-            if each.kind != HOST and each.first >= 0 and once.is_own(memory.ops[each.first])
-        ]
-
-    def held(self, done: Done) -> int:
-        """Returns the bytes that it holds if it has run some functions."""
-        if done not in self._known:
-            self._known[done] = sum(
-                each.nbytes
-                for each, touching in self._buffers
-                if touching
-                and self._calls[touching[0]] in done
-                and not done.issuperset(self._calls[at] for at in touching[1:])
-            )
-        return self._known[done]
-
-    def before(self, call: int) -> int:
-        """Returns the bytes that it holds before a call if calls are in their order."""
-        both = ((each, touching) for each, touching in self._buffers if touching)
-        return sum(b.nbytes for b, touching in both if touching[0] < call <= b.last)
-
-    @property
-    def most(self) -> int:
-        """The most that it holds between two calls."""
-        return max(self._known.values(), default=0)
 
 
 def _function(
