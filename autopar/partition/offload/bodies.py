@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from autopar.ir import emitted
 from autopar.ir.program import Function, Op, Program, callee_of
 from autopar.partition.offload.places import Placed, placed
 from autopar.partition.offload.uses import CALL, Segment, segments, uses_of
 
-ALIAS = "aten.alias.default"
+ALIAS = emitted.alias().kind
 
 
 @dataclass(frozen=True)
