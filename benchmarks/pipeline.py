@@ -3,12 +3,13 @@
     python benchmarks/pipeline.py
     python benchmarks/pipeline.py --processes 2 --seconds 0.02
 
-Layers sleep in their forward pass, and as long for the gradient of their input, and of their
-weight. So what is measured is the schedule, and what it costs to send: processes need no processor
-of their own. Each step is timed between two barriers, on gloo. Printed are medians, and the bubble:
-the part of the time in which a process has nothing to do, of torch's pipeline, of ours, and as the
-timetable of ours has it. What there is to do is what one process takes for all. All train the same
-model from the same weights, and the losses must be equal.
+Layers sleepin their forward pass, and as long for the gradient of their input, and of their weight.
+So what is measured is the schedule, and what it costs to send: processes need no processor of their
+own. Each step is timed between two barriers, on gloo. Printed are medians, and the bubble: the part
+of the time in which a process has nothing to do, of torch's pipeline, of ours, and as the timetable
+of ours has it, with what it takes to send so little to a process that waits for it. What there is
+to do is what one process takes for all. All train the same model from the same weights, and the
+losses must be equal.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -40,6 +42,7 @@ from autopar.runtime.job.processes import Processes
 LAYERS, WIDTH, WORDS, TOKENS = 8, 64, 64, 16
 MICROBATCHES, ROWS = 8, 2
 STEPS = 6
+PINGS = 20
 
 Step = Callable[[], float]
 """Runs a step; returns its loss, on ranks that know it."""
@@ -160,10 +163,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         build = compiled(Path(folder), 1, 1, "1f1b", options.seconds)
         alone, _ = measured(1, autopar_step, build)
+        asleep, sent = (measured(count, pings, options.seconds)[0] / PINGS for count in (1, 2))
+        known = Measured(alone, sent - asleep)
         print(f"{'one process':30}{'':10}{1e3 * alone:>10.1f}")
+        print(f"{'to send':40}{1e3 * known.sent:>10.1f}")
         for processes in options.processes:
             for name in COMPARED:
-                compare(Path(folder), processes, name, options.seconds, alone)
+                compare(Path(folder), processes, name, options.seconds, known)
 
 
 def compiled(folder: Path, processes: int, stages: int, schedule: str, seconds: float) -> Path:
@@ -184,28 +190,41 @@ def compiled(folder: Path, processes: int, stages: int, schedule: str, seconds: 
     return build
 
 
-def compare(folder: Path, processes: int, name: str, seconds: float, alone: float) -> None:
-    """Prints what a step takes with torch's schedule, and with ours; `alone`, in one process."""
+@dataclass(frozen=True)
+class Measured:
+    """What predictions are made of.
+
+    Attributes:
+        alone: Seconds of a step in one process.
+        sent: Seconds until another process, which waits for it, has what one sends.
+    """
+
+    alone: float
+    sent: float
+
+    def bubble(self, schedule: str, processes: int, stages: int) -> float:
+        """Returns the bubble of a schedule whose tasks all take as long."""
+        chosen = SCHEDULES[schedule]
+        pipeline = chosen.pipeline(processes, stages, MICROBATCHES)
+        task = self.alone / (3 * MICROBATCHES * stages)
+        table = Timetable.of(pipeline, chosen.order(pipeline), lambda _: task, lambda _: self.sent)
+        return 1 - self.alone / processes / table.seconds
+
+
+def compare(folder: Path, processes: int, name: str, seconds: float, known: Measured) -> None:
+    """Prints what a step takes with torch's schedule, and with ours."""
     theirs, ours, rounds = COMPARED[name]
     stages = rounds * processes
     build = compiled(folder, processes, stages, ours, seconds)
     their_seconds, their_losses = measured(processes, torch_step, theirs, seconds, stages)
     our_seconds, our_losses = measured(processes, autopar_step, build)
     torch.testing.assert_close(our_losses, their_losses)
-    ideal = alone / processes
+    ideal = known.alone / processes
     both = (their_seconds, our_seconds)
-    expected = ideal / (1 - predicted_bubble(ours, processes, stages))
-    bubbles = " ".join(f"{1 - ideal / each:.3f}" for each in (*both, expected))
+    bubbles = [1 - ideal / each for each in both] + [known.bubble(ours, processes, stages)]
     row = "".join(f"{1e3 * each:>10.1f}" for each in both)
-    print(f"{processes} processes, {name:<17}{row}{our_seconds / their_seconds:>8.3f}{bubbles:>20}")
-
-
-def predicted_bubble(schedule: str, processes: int, stages: int) -> float:
-    """Returns the bubble of a schedule whose tasks all take as long, and nothing to send."""
-    chosen = SCHEDULES[schedule]
-    pipeline = chosen.pipeline(processes, stages, MICROBATCHES)
-    table = Timetable.of(pipeline, chosen.order(pipeline), lambda task: 1.0)
-    return 1 - 3 * MICROBATCHES * stages / processes / table.seconds
+    shown = " ".join(f"{each:.3f}" for each in bubbles)
+    print(f"{processes} processes, {name:<17}{row}{our_seconds / their_seconds:>8.3f}{shown:>20}")
 
 
 def measured(
@@ -259,6 +278,25 @@ def autopar_step(
 
 
 @contextmanager
+def pings(place: Processes, seconds: float) -> Iterator[Callable[[], float]]:
+    """Yields what sleeps, and sends as much as a microbatch to the other process, in turns."""
+    where = f"tcp://{place.address}:{place.port}"
+    dist.init_process_group("gloo", init_method=where, rank=place.rank, world_size=place.size)
+    ball, other = torch.zeros(ROWS, TOKENS, WIDTH), 1 - place.rank
+
+    def step() -> float:
+        for turn in range(PINGS):
+            is_mine = turn % place.size == place.rank
+            if is_mine:
+                time.sleep(seconds)
+            if place.size > 1:
+                (dist.send if is_mine else dist.recv)(ball, other)
+        return 0.0
+
+    yield step
+
+
+@contextmanager
 def torch_step(
     place: Processes, schedule: str, seconds: float, stages: int
 ) -> Iterator[Callable[[], float | None]]:
@@ -290,7 +328,7 @@ def torch_step(
         asked = {"target": target, "losses": losses} if stages - 1 in numbers else {}
         run.step(*inputs, **asked)
         optimizer.step()
-        return float(sum(losses) / len(losses)) if losses else None
+        return float(sum(each.item() for each in losses) / len(losses)) if losses else None
 
     yield step
 

@@ -68,6 +68,7 @@ def plan_of(what: Explainable) -> str:
         apart=any(port.part is not None for port in completed.signature.inputs),
         activations=tuple(_activations(main)),
         offload=decided.options.offloaded or (),
+        chunks=decided.options.chunks,
     )
 
 

@@ -8,6 +8,9 @@
       encoder.layers.*: recompute     # or save, or offload, until the backward pass
       encoder.layers.*.attention.out: save
     offload: [optimizer, embed.weight]   # what waits in the host's memory between uses
+    chunks:
+      lm_head: 8              # computed in 8 parts, one after another
+      scores: [2, 4]          # in 4 parts along dimension 2
 
 is a file with pins: per dimension -1 or null, an axis, or several. A plan holds more:
 
@@ -35,6 +38,7 @@ from pathlib import Path
 
 from autopar.annotate.activation_pins import ActivationPin
 from autopar.annotate.choices import OpPin
+from autopar.annotate.chunk_pins import ChunkPin
 from autopar.annotate.mesh import parse_mesh
 from autopar.annotate.offload_pins import OffloadPin
 from autopar.annotate.pins import Pin
@@ -47,7 +51,18 @@ from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Pending
 from autopar.ir.text.layouts import Entry, parse_dims_mapping
 
-KEYS = ("mesh", "strategy", "memory", "exact", "apart", "shard", "activations", "offload", "ops")
+KEYS = (
+    "mesh",
+    "strategy",
+    "memory",
+    "exact",
+    "apart",
+    "chunks",
+    "shard",
+    "activations",
+    "offload",
+    "ops",
+)
 _POSITION = re.compile(r"[0-9]{1,9}")
 OP_KEYS = ("of", "split", "body", "pending")
 
@@ -65,6 +80,7 @@ class Annotations:
         apart: Whether fused weights are named by their parts.
         activations: What becomes of activations until the backward pass.
         offload: What waits in the host's memory between uses; None if the file doesn't say it.
+        chunks: What is computed in parts; None if the file doesn't say it.
     """
 
     pins: tuple[Pin, ...]
@@ -75,6 +91,7 @@ class Annotations:
     apart: bool = False
     activations: tuple[ActivationPin, ...] = ()
     offload: tuple[OffloadPin, ...] | None = None
+    chunks: tuple[ChunkPin, ...] | None = None
 
 
 def load_annotations(path: str | Path) -> Annotations:
@@ -115,6 +132,7 @@ class _File:
             self.is_set(found, "apart"),
             tuple(self.activations(found.get("activations"))),
             self.offload(found["offload"]) if "offload" in found else None,
+            tuple(self.chunks(found["chunks"])) if "chunks" in found else None,
         )
 
     def pins(self, node: Node | None) -> Iterator[Pin]:
@@ -148,6 +166,18 @@ class _File:
 
     def offload(self, node: Node) -> tuple[OffloadPin, ...]:
         return tuple(OffloadPin(self.text(item), self.place(item)) for item in self.listed(node))
+
+    def chunks(self, node: Node) -> Iterator[ChunkPin]:
+        for pattern, entry in self.items(node, self.place(node)):
+            words = self.listed(entry) if entry.kind == "list" else [entry]
+            found = [self.text(word) for word in words]
+            place = self.place(entry)
+            if not 1 <= len(found) <= 2 or not all(map(_POSITION.fullmatch, found)):
+                raise AnnotationError(f"{place}: expected a number of parts, as 8, or [dim, parts]")
+            *dim, parts = map(int, found)
+            if not parts:
+                raise AnnotationError(f"{place}: {pattern!r} is in 0 parts; write at least 1")
+            yield ChunkPin(pattern, parts, dim[0] if dim else None, place)
 
     def ops(self, node: Node | None) -> Iterator[OpPin]:
         for item in self.listed(node):

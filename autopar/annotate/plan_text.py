@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from autopar.annotate.chunk_pins import ChunkPin
 from autopar.base.units import human_bytes
 from autopar.ir.dims import DimLayout, dim_axes
 from autopar.ir.fixed import Fixed, index_text
@@ -85,6 +86,7 @@ def plan_text(
     apart: bool = False,
     activations: Sequence[PinnedActivations] = (),
     offload: Sequence[str] = (),
+    chunks: Sequence[ChunkPin] | None = None,
 ) -> str:
     """Returns a plan as the YAML that `load_annotations` reads.
 
@@ -98,13 +100,17 @@ def plan_text(
         apart: Whether it names fused weights by their parts.
         activations: What the user wants of activations.
         offload: The labels of what waits in the host's memory between uses.
+        chunks: What is computed in parts; None where nothing says so, nor a limit of memory.
     """
     known = Names(names)
     sizes = ",".join(f"{axis}={size}" for axis, size in mesh.axis_sizes().items())
     lines = [f"# {title}", f"mesh: {sizes}", "strategy: none"]
     if memory_bytes is not None:
         lines.append(f"memory: {memory_bytes}B  # {human_bytes(memory_bytes)}")
-    lines += ["exact: true", *(["apart: true"] if apart else []), "", "shard:"]
+    lines += ["exact: true", *(["apart: true"] if apart else [])]
+    if chunks is not None:
+        lines += ["", *_chunk_lines(chunks)]
+    lines += ["", "shard:"]
     lines += _value_lines(values, known)
     if activations:
         lines += ["", "activations:", *_activation_lines(activations, known)]
@@ -194,6 +200,13 @@ def _activation_lines(pins: Sequence[PinnedActivations], known: Names) -> Iterat
         for (choice, dots), names in groups.items():
             for pattern in (known.modules(dots) if is_module else known).patterns(names):
                 yield f"  {_word(pattern)}: {choice}"
+
+
+def _chunk_lines(chunks: Sequence[ChunkPin]) -> Iterator[str]:
+    yield "chunks:" if chunks else "chunks: {}"
+    for pin in chunks:
+        entry = str(pin.parts) if pin.dim is None else f"[{pin.dim}, {pin.parts}]"
+        yield f"  {_word(pin.pattern)}: {entry}"
 
 
 def _listed(head: str, patterns: Sequence[str]) -> Iterator[str]:

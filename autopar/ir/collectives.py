@@ -74,7 +74,7 @@ class Start:
         sums_only: Whether that holds of sums of `PLAIN_DTYPES` only: others aren't formed by the
             backend alone.
         alone: Whether one of the kind is under way at a time, since it takes the memory of a whole
-            tensor; of moves between slices, one between the same two.
+            tensor; of moves between slices, one that a rank sends between the same two.
         keeps_operand: Whether the operand itself is sent, and stays until somebody waits. Then
             nothing is started that no op reads.
         replaces_operand: Whether the result may be written over an operand that nobody else reads.

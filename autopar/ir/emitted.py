@@ -21,6 +21,9 @@ Sizes = tuple[IntExpr, ...]
 MARK = "autopar.shard.default"
 """The kind of the op that marks its operand within a graph (see `autopar.ir.mark`)."""
 
+ADD = "aten.add.Tensor"
+EMPTY = "aten.empty.memory_format"
+SLICE, SLICE_BACKWARD = "aten.slice.Tensor", "aten.slice_backward.default"
 TO_PARTIAL = "autopar.to_partial"
 """The kind of the op that keeps a value on one rank of several."""
 
@@ -69,7 +72,7 @@ def alias() -> Emitted:
 
 def slice_(start: IntExpr, end: IntExpr, dim: int | None = None) -> Emitted:
     """The elements from `start` to `end` of a dimension, by default the first, as a view."""
-    return Emitted("aten.slice.Tensor", _slice_args(start, end, dim))
+    return Emitted(SLICE, _slice_args(start, end, dim))
 
 
 def slice_copy(start: IntExpr, end: IntExpr, dim: int | None = None) -> Emitted:
@@ -98,7 +101,7 @@ def stack(tensors: Iterable[str]) -> Emitted:
 
 
 _COMBINED = {
-    "sum": "aten.add.Tensor",
+    "sum": ADD,
     "prod": "aten.mul.Tensor",
     "max": "aten.maximum.default",
     "min": "aten.minimum.default",
@@ -159,7 +162,7 @@ def full(sizes: Sizes, element: bool | int | float, dtype: str) -> Emitted:
 
 def empty(sizes: Sizes, dtype: str) -> Emitted:
     """Room for a tensor, with any content; it has no operand."""
-    return Emitted("aten.empty.memory_format", (("size", sizes), ("dtype", DType(dtype))))
+    return Emitted(EMPTY, (("size", sizes), ("dtype", DType(dtype))))
 
 
 def to_partial(monoid: str, index: IntExpr) -> Emitted:

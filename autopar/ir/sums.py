@@ -51,7 +51,7 @@ class _Apart:
             yield op
             return
         self.gone.add(added.results)
-        sums = [f"{name}.sum" for name in added.operands]
+        sums = [self._fresh(f"{name}.sum") for name in added.operands]
         for name, total in zip(added.operands, sums, strict=True):
             self.values[total] = replace(self._value(op.results[0]), name=total)
             one = replace(op, args=(("self", Ref(name)),), results=(total,))
@@ -76,6 +76,11 @@ class _Apart:
             and all(self._producers[name].loops == op.loops for name in operands)
             and len(set(map(self._stage, operands))) == 2
         )
+
+    def _fresh(self, name: str) -> str:
+        while name in self.values or name in self._main.values:
+            name += "_"
+        return name
 
     def _value(self, name: str) -> Value:
         return self.values.get(name) or self._main.values[name]

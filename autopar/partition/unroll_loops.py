@@ -15,11 +15,16 @@ from autopar.ir.unroll import unrolled
 
 @dataclass(frozen=True)
 class UnrollLoops:
-    """Replaces the loops of a partitioned program by their iterations."""
+    """Replaces the loops of a partitioned program by their iterations.
+
+    Attributes:
+        but: The name of a loop that stays; "" if none does.
+    """
 
     name: ClassVar[str] = "unroll"
+    but: str = ""
 
     def __call__(self, program: Program) -> Program:
         """Returns the program without loops."""
-        done = unrolled(program)
+        done = unrolled(program, self.but)
         return done.with_main(with_products_added(done.main))

@@ -11,32 +11,15 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from autopar.base.units import human_seconds
-from autopar.completion.plan import Plan
 from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.program import Program
 from autopar.partition.pipeline.schedules import SCHEDULES
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.options import CompileOptions
+from autopar.pipeline.planned import Planned
 from autopar.planning.fit import Fitter
-from autopar.planning.lowering import Lowering
 from autopar.planning.price import price
-
-
-class Planned(NamedTuple):
-    """A program that is planned.
-
-    Attributes:
-        pinned: With its mesh, pins and stages.
-        plan: The plan.
-        lowering: The passes from that to what ranks run.
-    """
-
-    pinned: Program
-    plan: Plan
-    lowering: Lowering
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class CompileOptions:
         schedule: In which order processes do their parts of it.
         microbatches: How many the batch of a program of inference is cut into.
         offload: Which stored tensors wait in the host's memory; None where `memory_bytes` decides.
-        chunks: What is computed in parts, one after another.
+        chunks: What is computed in parts, one after another; None where `memory_bytes` decides.
     """
 
     mesh: ProcessMesh
@@ -105,7 +105,7 @@ class CompileOptions:
     schedule: str = DEFAULT_SCHEDULE
     microbatches: int = 1
     offload: tuple[OffloadPin, ...] | None = None
-    chunks: tuple[ChunkPin, ...] = ()
+    chunks: tuple[ChunkPin, ...] | None = None
 
     @classmethod
     def from_arguments(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
@@ -194,25 +194,33 @@ class CompileOptions:
         return replace(self, offload=tuple(OffloadPin(label, OFFLOAD) for label in labels))
 
     def in_chunks(self, chunks: Mapping[str, int | Sequence[int]] | None) -> CompileOptions:
-        """Returns the options with what is computed in parts, by name; None for nothing.
+        """Returns the options with what is computed in parts, by name; None if nobody says it.
 
         Raises:
             AnnotationError, InvalidInputError: If it isn't said in how many parts.
         """
         expect(_CHUNKS, chunks=chunks)
-        return self.with_chunks(ChunkPin.from_entry(*each) for each in (chunks or {}).items())
+        if chunks is None:
+            return self
+        return self.with_chunks(ChunkPin.from_entry(*each) for each in chunks.items())
 
-    def with_chunk_texts(self, texts: Iterable[str]) -> CompileOptions:
+    def with_chunk_texts(self, texts: Sequence[str]) -> CompileOptions:
         """Returns the options with what a command line says of chunks.
 
         Raises:
             AnnotationError: If a text spells no chunk.
         """
-        return self.with_chunks(map(ChunkPin.from_text, texts))
+        return self.with_chunks(map(ChunkPin.from_text, texts)) if texts else self
 
     def with_chunks(self, chunks: Iterable[ChunkPin]) -> CompileOptions:
         """Returns the options with what is computed in parts."""
         return replace(self, chunks=tuple(chunks))
+
+    @property
+    def chooses_chunks(self) -> bool:
+        """Whether a limit of memory decides what is computed in parts."""
+        limited = self.memory_bytes is not None and self.chunks is None
+        return limited and not self.pipeline and not self.phases_apart
 
     @property
     def offloaded(self) -> tuple[str, ...] | None:
@@ -256,6 +264,7 @@ class CompileOptions:
             apart=self.apart or loaded.apart,
             activations=(*loaded.activations, *self.activations),
             offload=loaded.offload if self.offload is None else self.offload,
+            chunks=loaded.chunks if self.chunks is None else self.chunks,
         )
 
     def pinned(self, program: Program) -> frozenset[str]:

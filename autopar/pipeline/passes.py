@@ -22,11 +22,9 @@ from autopar.annotate import (
     without_offload,
 )
 from autopar.base.collector import paused_collector
-from autopar.base.errors import AnnotationError
 from autopar.base.units import human_bytes
 from autopar.completion import Complete, Legalize, explain
 from autopar.completion.kept_whole import kept_whole
-from autopar.completion.plan import Plan
 from autopar.completion.prepare.split_fused_weights import split_fused_weights
 from autopar.completion.presets.strategy import AUTO
 from autopar.completion.problem.problem import Problem
@@ -46,13 +44,16 @@ from autopar.partition.pipeline.schedules import AUTO_SCHEDULE
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.decided import Compiled, lowering_of
 from autopar.pipeline.device_memory import check_device_memory
-from autopar.pipeline.fastest_schedule import Planned, fastest_schedule
+from autopar.pipeline.fastest_chunks import fastest_chunks
+from autopar.pipeline.fastest_schedule import fastest_schedule
 from autopar.pipeline.options import CompileOptions
+from autopar.pipeline.planned import Planned, Planning
 from autopar.pipeline.stages import predicted_stages
 from autopar.planning.chunk import chunked, loops_reported
+from autopar.planning.chunk.late import in_backward_pass
 from autopar.planning.cut import cut_into_stages
 from autopar.planning.fit import Fitted, Fitter
-from autopar.planning.lowering import LOWERING, Lowering, Observer, Store
+from autopar.planning.lowering import LOWERING, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
 from autopar.planning.split_batch import split_batch
@@ -121,13 +122,24 @@ def _compiled(
         for observer in observers:
             observer(name, done)
 
+    def planning(each: CompileOptions) -> Planning:
+        return _planning(program, each, store, watch)
+
+    def planned(each: CompileOptions) -> Planned:
+        # What is known of ops takes memory, and is forgotten; of reshards, the passes use it.
+        return planning(each).planned(each.memory_bytes)
+
     if options.schedule == AUTO_SCHEDULE:
-        fastest = fastest_schedule(options, lambda each: _planned(program, each, store, watch))
+        fastest = fastest_schedule(options, planned)
         options, report = fastest.options, (*report, fastest.remark())
         pinned, plan, lowering = fastest.planned
+    elif options.chooses_chunks:
+        cut = fastest_chunks(options, planning, watch)
+        options, report = cut.options, (*report, *cut.remark())
+        pinned, plan, lowering = cut.planning.planned(options.memory_bytes)
     else:
         known = None if found is None else found.plan
-        pinned, plan, lowering = _planned(program, options, store, watch, known)
+        pinned, plan, lowering = planning(options).planned(options.memory_bytes, known)
     seen("annotate", pinned)
     seen(Complete.name, plan.program)
     lowered = lowering(plan.program, seen)
@@ -180,24 +192,17 @@ def with_exact_offload(program: Program, options: CompileOptions) -> tuple[Progr
     return without_offload(program), options.with_offload(labels)
 
 
-def _planned(
-    program: Program,
-    options: CompileOptions,
-    store: Store | None,
-    watch: Watch,
-    plan: Plan | None = None,
-) -> Planned:
-    """Returns a program planned, unless its plan is known.
-
-    What is known of ops takes memory, and is forgotten; of reshards, the passes use it.
-    """
+def _planning(
+    program: Program, options: CompileOptions, store: Store | None, watch: Watch
+) -> Planning:
+    """Returns a program that is to be planned."""
     pinned = annotated(program, options)
     stages = {}
     if options.pipeline:
         stages = stage_places(pinned, options.pipeline, options.process_of)
     problem = Problem.from_program(pinned, options.cluster, stages=stages)
     lowering = lowering_of(problem, options, store)
-    return Planned(pinned, plan or planned(problem, lowering, options, watch), lowering)
+    return Planning(pinned, Planner(problem, lowering, options.strategy, watch))
 
 
 def annotated(program: Program, options: CompileOptions) -> Program:
@@ -214,13 +219,9 @@ def annotated(program: Program, options: CompileOptions) -> Program:
     program = apply_mesh(program, options.mesh)
     if options.microbatches > 1:
         program = split_batch(program, options.microbatches)
-    program = chunked(program, options.chunks, phases_apart=options.phases_apart)
-    if options.pipeline and (loops := loops_reported(program)):
-        raise AnnotationError(
-            f"{loops[0].loc}: {loops[0].subject!r} is computed in chunks, and a schedule of"
-            f" pipeline={options.pipeline!r} would tell their phases apart, which isn't carried out"
-            " yet; leave out one of both"
-        )
+    program = chunked(program, options.chunks or (), phases_apart=options.phases_apart)
+    if options.pipeline:
+        program = in_backward_pass(program)
     if options.apart:
         program = split_fused_weights(program)
     program = apply_activations(program, options.activations)
@@ -233,12 +234,6 @@ def annotated(program: Program, options: CompileOptions) -> Program:
     program = apply_op_pins(program, options.op_pins)
     refuse_unexecuted(program, options.pipeline)
     return program
-
-
-def planned(problem: Problem, lowering: Lowering, options: CompileOptions, watch: Watch) -> Plan:
-    """Returns the best plan of a problem by what the user decided."""
-    planner = Planner(problem, lowering, options.strategy, watch)
-    return planner.best(options.memory_bytes)
 
 
 def fastest_mesh(
@@ -258,7 +253,7 @@ def fastest_mesh(
     Raises:
         InvalidInputError: If no plan fits into memory on any mesh.
     """
-    program = chunked(program, options.chunks, phases_apart=options.phases_apart)
+    program = chunked(program, options.chunks or (), phases_apart=options.phases_apart)
     return best_on_any_mesh(
         apply_activations(program, options.activations),
         options.mesh.size,

@@ -11,6 +11,7 @@ afterwards what else it could have been.
     schedule: "1f1b"
     activations: [["layers.*", "recompute"]]
     offload: ["exp_avg/embed.weight"]
+    chunks: [["lm_head", null, 8]]
     cluster:
       name: "h100"
       ...
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import indent
 from typing import Any
 
-from autopar.annotate import ActivationPin, OffloadPin
+from autopar.annotate import ActivationPin, ChunkPin, OffloadPin
 from autopar.base.errors import InvalidInputError
 from autopar.base.yaml_tree import parse_yaml
 from autopar.cost.cluster import Cluster
@@ -58,6 +59,9 @@ def _known(options: CompileOptions) -> dict[str, Any]:
         "schedule": options.schedule,
         "activations": [[pin.pattern, pin.choice] for pin in options.activations],
         "offload": None if options.offload is None else list(options.offloaded or ()),
+        "chunks": None
+        if options.chunks is None
+        else [[pin.pattern, pin.dim, pin.parts] for pin in options.chunks],
     }
 
 
@@ -94,6 +98,7 @@ def recorded_options(build: Build) -> CompileOptions:
         schedule=_field(content, "schedule", place, str) or DEFAULT_SCHEDULE,
         activations=tuple(_activations(content.get("activations"), place)),
         offload=_offload(content.get("offload"), place),
+        chunks=_chunks(content.get("chunks"), place),
     )
 
 
@@ -129,6 +134,20 @@ def _offload(known: Any, place: str) -> tuple[OffloadPin, ...] | None:
     if not isinstance(known, list) or not all(isinstance(pattern, str) for pattern in known):
         raise _unreadable(place, f"offload is {known!r}")
     return tuple(OffloadPin(pattern, place) for pattern in known)
+
+
+def _chunks(known: Any, place: str) -> tuple[ChunkPin, ...] | None:
+    if known is None:
+        return None
+    found = []
+    for pin in known if isinstance(known, list) else [known]:
+        if not isinstance(pin, list) or len(pin) != 3 or type(pin[2]) is not int:
+            raise _unreadable(place, f"chunks has {pin!r}")
+        pattern, dim, parts = pin
+        if not isinstance(pattern, str) or type(dim) not in (int, type(None)):
+            raise _unreadable(place, f"chunks has {pin!r}")
+        found.append(ChunkPin(pattern, parts, dim, place))
+    return tuple(found)
 
 
 def _unreadable(place: str, why: str) -> InvalidInputError:

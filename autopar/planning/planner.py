@@ -7,6 +7,7 @@ several of its plans, lowers each, and prices what comes of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from autopar.ir.program import Program
 from autopar.planning.fit import Fitter
 from autopar.planning.lowering import Lowering
 from autopar.planning.mesh_shape import Fastest, fastest_shape
+from autopar.planning.walk import LoweredPlan, lowered_plan
 from autopar.planning.within_memory import Within
 
 
@@ -56,6 +58,37 @@ class Planner:
         if memory_bytes is None:
             return self.searched.best()
         return self.within.plan(memory_bytes)
+
+    @cached_property
+    def unlimited(self) -> LoweredPlan:
+        """The fastest plan known if there is enough memory, lowered."""
+        if self.strategy == AUTO:
+            return self.within.base
+        plan = propagated(self.problem, self.strategy)
+        return lowered_plan(plan, self.lowering(plan.program), self.problem.cluster)
+
+    def seconds(self, memory_bytes: int, below: float = math.inf) -> float:
+        """Returns the serialized seconds of the fastest plan known once it fits.
+
+        Args:
+            memory_bytes: What a rank may hold at once.
+            below: What matters: infinity may be returned if it takes more.
+
+        Raises:
+            DoesNotFit: If no plan that is tried fits.
+        """
+        if self.strategy == AUTO:
+            return self.within.fastest(memory_bytes).seconds
+        base = self.unlimited
+        if base.peak_bytes <= memory_bytes:
+            return base.seconds
+        return base.seconds + self._fitter.added_seconds(memory_bytes, below - base.seconds)
+
+    @cached_property
+    def _fitter(self) -> Fitter:
+        cluster, offload = self.problem.cluster, self.lowering.offload
+        free = self.unlimited
+        return Fitter(free.ranks, cluster, offload, looped=free.looped)
 
     def ranks(self, completed: Program, memory_bytes: int | None = None) -> Program:
         """Returns what a rank would run of a completed program, to be priced.

@@ -25,13 +25,12 @@ from autopar.completion.plan import Plan
 from autopar.completion.search.bounds.lagrangian import least_seconds_within
 from autopar.completion.search.forecast import Forecast
 from autopar.completion.search.incumbents import leanest, strategies
-from autopar.cost import evaluate, peak_rank_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.program import Program
 from autopar.partition.recompute import DoesNotFit, Learned
 from autopar.planning.fit import Fitter
 from autopar.planning.lowering import Lowered
-from autopar.planning.walk import LoweredPlan, Step, Walk
+from autopar.planning.walk import LoweredPlan, Step, Walk, lowered_plan
 
 PRESET_OPS = 2_000
 """Ops that the usual presets complete in sum."""
@@ -187,15 +186,9 @@ class Within:
         for known in self._plans:
             if known.plan.seconds == plan.seconds and known.plan.is_like(plan):
                 return known
-        lowered = self.lower(plan.program)
-        seconds = evaluate(lowered.ranks, self.cluster).serialized_seconds
-        if lowered.looped is None:
-            peak_bytes = peak_rank_timeline(lowered.ranks).peak_bytes
-        else:
-            peak_bytes = lowered.looped.peak_bytes
-        known = LoweredPlan(plan, lowered.ranks, seconds, peak_bytes, strategy, lowered.looped)
-        self._plans.append(known)
-        return self._plans[-1]
+        lowered = lowered_plan(plan, self.lower(plan.program), self.cluster, strategy)
+        self._plans.append(lowered)
+        return lowered
 
     def _presets(self) -> Iterator[LoweredPlan]:
         """Yields the plans of presets, without those that don't suit the program."""

@@ -18,7 +18,7 @@ from autopar import annotate
 from autopar.annotate import ChunkPin, parse_mesh
 from autopar.base.errors import AnnotationError
 from autopar.compiled import CompiledModel
-from autopar.cost import Cluster
+from autopar.cost import Cluster, peak_rank_timeline
 from autopar.frontend.torch import Recipe, capture
 from autopar.pipeline import CompileOptions, compile_program
 from autopar.planning.chunk import chunked
@@ -331,11 +331,22 @@ def test_many_random_steps(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)
 
 
-def test_chunks_in_a_pipeline_are_refused() -> None:
-    model = Head(cross_entropy())
-    batch = torch.ones(12, 8), torch.ones(12, dtype=torch.int64)
-    with pytest.raises(AnnotationError, match="'head' is computed in chunks, and a schedule of"):
-        compiled(model, batch, "pp=2", chunks={"head": (0, 4)}, pipeline="pp")
+@pytest.mark.parametrize("mesh", ["pp=2", "pp=2,dp=2", "pp=3"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+def test_chunks_of_the_last_stage(mesh: str, schedule: str, tmp_path: Path) -> None:
+    """Tied to the first one; forward and backward in its backward passes."""
+    torch.manual_seed(0)
+    model = Language(tied=True).double()
+    ids, target = (torch.randint(0, CLASSES, (12, 5)) for _ in range(2))
+    batch, asked = (ids, target), {"accumulate": 3}
+    expected = trained(compiled(model, batch, "1", **asked), batch, tmp_path / "whole")
+    asked |= {"pipeline": "pp", "schedule": schedule}
+    whole = compiled(model, batch, mesh, **asked)
+    step = compiled(model, batch, mesh, chunks={"head": 4}, **asked)
+    check(trained(step, batch, tmp_path / "chunks"), expected)
+    assert peak_rank_timeline(step.partitioned).peak_bytes < (
+        peak_rank_timeline(whole.partitioned).peak_bytes
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def planned(memory: str | int | None = None) -> CompiledModel:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).eval()
     return autopar.compile(
-        model, torch.randn(32, 64), mesh="dp=2", strategy="replicate", memory=memory
+        model, torch.randn(32, 64), mesh="dp=2", strategy="replicate", memory=memory, chunks={}
     )
 
 

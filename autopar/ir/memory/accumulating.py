@@ -24,8 +24,12 @@ OVER = "over"
 
 
 def may_overwrite(op: Op) -> bool:
-    """Returns whether an op is wanted over what it reads, where nobody else reads that."""
-    return any(name in (ADDS, OVER) for name, _ in op.plan)
+    """Returns whether an op is wanted over what it reads, where nobody else reads that.
+
+    So are sums of gradients: where a parameter is read twice, each takes as much as that.
+    """
+    is_sum = op.kind == emitted.ADD and op.phase == "backward"
+    return is_sum or any(name in (ADDS, OVER) for name, _ in op.plan)
 
 
 def adds(op: Op) -> bool:

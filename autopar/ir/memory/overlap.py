@@ -2,9 +2,10 @@
 
 The runtime starts a collective where the program has it, if its declaration says so, and waits
 where the result is read first: by an op, by what is written into a stored input, or by who looks at
-it before that. Of those that are alone, the next one waits for the one before; of moves between
-slices of the mesh, for that between the same two. What nobody has waited for when all ops are done
-is awaited then: a collective ends before its memory is freed.
+it before that. Of those that are alone, the next one waits for the one before; of what is sent from
+a slice of the mesh to another, for that between the same two. What is received has a place of its
+own, so a rank is ready for several. What nobody has waited for when all ops are done is awaited
+then: a collective ends before its memory is freed.
 
 The emitter writes code by this plan, and memory is predicted by it.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autopar.ir import emitted
 from autopar.ir.collectives import DECLARED, link_of
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.memory.updates import Writes
@@ -71,11 +73,12 @@ def plan_overlap(
         writes: What it writes into stored inputs.
     """
     plan = _Plan()
+    rooms = {op.results[0] for op in function.ops if op.kind == emitted.EMPTY}
     for at, op in enumerate(function.ops):
         if plan.pending:
             plan.wait(plan.before, at, op.operands)
         if not async_results.isdisjoint(op.results):
-            plan.start(at, op)
+            plan.start(at, op, receives=not rooms.isdisjoint(op.operands))
         if plan.pending and writes is not None:
             plan.wait(plan.after, at, _needed(writes, at))
     plan.wait(plan.before, len(function.ops), tuple(plan.pending))
@@ -101,9 +104,9 @@ class _Plan:
         if found := tuple(name for name in names if self.pending.pop(name, None)):
             where[at] = (*where.get(at, ()), *found)
 
-    def start(self, at: int, op: Op) -> None:
+    def start(self, at: int, op: Op, *, receives: bool) -> None:
         start, own = DECLARED[op.kind].start, (op.kind, link_of(op))
-        if start is not None and start.alone:
+        if start is not None and start.alone and not receives:
             others = [name for name, each in self.pending.items() if each == own]
             self.wait(self.before, at, others)
         self.pending[op.results[0]] = own

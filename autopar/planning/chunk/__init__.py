@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import operator
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from autopar.annotate import ChunkPin
 from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.chunks import chunk_of, without_chunk
 from autopar.ir.ops import rule_of
+from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.program import MICROBATCH, STORED_ROLES, Function, Op, Program
 from autopar.planning.chunk.order import in_order
 from autopar.planning.chunk.region import Region, grown, levels_in, with_bodies
@@ -26,6 +29,9 @@ from autopar.planning.chunk.write import LoopWriter, Writer
 
 _NEAR = 0.1
 """Relative difference of the bytes that cuts save which doesn't count."""
+
+_MORE = 3
+"""How many more parts are tried where slices have only a part of a block."""
 
 REPORTED = "chunk"
 """The category of report entries."""
@@ -82,11 +88,31 @@ class _Wanted:
         self.name, self.value, self.dim, self.parts, self.place = name, value, dim, parts, place
 
     def cuts(self, main: Function) -> Iterator[Cut]:
-        """Yields how the value may be cut."""
+        """Yields how the value may be cut: a dimension, or what was one before it was merged."""
         shape = main.values[self.value].shape
         for dim, size in enumerate(shape):
-            if self.dim in (None, dim) and isinstance(size, int) and min(size, self.parts) > 1:
-                yield Cut(dim, 1, size, -(-size // self.parts))
+            if self.dim not in (None, dim) or not isinstance(size, int):
+                continue
+            for outer in (1, *_merged(main, size)):
+                inner = size // outer
+                if min(inner, self.parts) > 1:
+                    yield Cut(dim, outer, inner, -(-inner // self.parts))
+
+
+def _merged(main: Function, size: int) -> list[int]:
+    """Returns the sizes in front of others with which views make a dimension of a size."""
+    found: dict[int, None] = {}
+    for op in main.ops:
+        if op.phase == "forward" and op.kind in RESHAPES:
+            rule = rule_of(op, main.values)
+            if rule is None:
+                continue
+            for dims in (*rule.operands, *rule.results):
+                for dim in dims:
+                    sizes = [each for name in dim if type(each := rule.sizes[name]) is int]
+                    if len(sizes) == len(dim) and math.prod(sizes) == size:
+                        found.update(dict.fromkeys(accumulate(sizes[:-1], operator.mul)))
+    return [outer for outer in found if 1 < outer < size]
 
 
 def _marked(main: Function) -> list[_Wanted]:
@@ -178,6 +204,19 @@ def _saved(region: Region, values: Collection[str]) -> float:
 
 
 def _grown(main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool) -> Region:
+    """Returns the region of a value, cut into a few more parts where slices want it so."""
+    first = _grown_with_bodies(main, loop, wanted, cut, phases_apart)
+    for more in range(1, 1 + _MORE if first.is_misaligned else 1):
+        other = cut._replace(block=-(-cut.inner // (cut.parts + more)))
+        region = _grown_with_bodies(main, loop, wanted, other, phases_apart)
+        if not region.is_misaligned:
+            return region
+    return first
+
+
+def _grown_with_bodies(
+    main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool
+) -> Region:
     """Returns the region of a value; ops are replaced by their bodies where that lets it grow."""
     while True:
         region = grown(main, loop, wanted.value, cut, phases_apart=phases_apart)

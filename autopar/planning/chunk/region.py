@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.loops import ENTERS, LEAVES
 from autopar.ir.program import Function, Op, Value
+from autopar.planning.chunk.narrow import Misaligned, narrowing_of
 from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, cutting_of
 
 Key = tuple[str, ...]
@@ -36,6 +37,7 @@ class Region:
         ops: How iterations share its ops.
         cuts: How they share values.
         refused: Why ops that read or make what is cut are in no iteration.
+        is_misaligned: Whether one of these would be in another number of parts.
     """
 
     main: Function
@@ -45,6 +47,7 @@ class Region:
     ops: dict[Key, Cutting] = field(default_factory=dict)
     cuts: dict[str, Cut] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
+    is_misaligned: bool = False
 
     def gained(self, values: Collection[str]) -> int:
         """Returns the bytes of values that are never there as a whole, less those that still are.
@@ -112,6 +115,8 @@ class _Growth:
         self._makers = self._main.producers()
         made = self._makers.get(region.seed)
         self._loops = made.loops if made else ()
+        self._ops = [(op, op.operands) for op in self._main.ops]
+        self._made: set[str] = set()
 
     def grow(self) -> None:
         """Adds all ops around large values, and then those on ways between them."""
@@ -140,12 +145,14 @@ class _Growth:
         if op.kind in (*ENTERS, *LEAVES):
             return
         try:
-            found = cutting_of(op, self._main.values, region.loop, cut, operand, result)
+            found = self._cutting(op, cut, operand, result)
             self._check(op, found)
         except Inadmissible as why:
+            region.is_misaligned |= isinstance(why, Misaligned)
             region.refused.setdefault(op.results, str(why))
             return
         region.ops[op.results] = found
+        self._made.update(op.results)
         for name, part in zip(op.results, found.results, strict=True):
             if isinstance(part, Cut) and name not in region.cuts:
                 region.cuts[name] = part
@@ -158,6 +165,16 @@ class _Growth:
                 region.cuts[name] = need
                 yield name
 
+    def _cutting(self, op: Op, cut: Cut, operand: int, result: int) -> Cutting:
+        """Returns an op as iterations share it.
+
+        Raises:
+            Inadmissible: If they can't.
+        """
+        values = self._main.values
+        narrowed = narrowing_of(op, values, cut, operand)
+        return narrowed or cutting_of(op, values, self._region.loop, cut, operand, result)
+
     def _check(self, op: Op, found: Cutting) -> None:
         """Refuses an op that leaves another part of a value than its readers need."""
         for name, part in zip(op.results, found.results, strict=True):
@@ -166,25 +183,23 @@ class _Growth:
 
     def _between(self) -> Iterator[str]:
         """Adds ops between ops of the region; yields the large values around them."""
-        region = self._region
-        after: set[str] = set()
-        for op in self._main.ops:
-            if op.results in region.ops or not after.isdisjoint(op.operands):
+        after = self._made.copy()
+        for op, operands in self._ops:
+            if not after.isdisjoint(operands):
                 after.update(op.results)
         before: set[str] = set()
-        for op in reversed(self._main.ops):
-            if op.results in region.ops:
-                before.update(op.operands)
+        for op, operands in reversed(self._ops):
+            if op.results in self._region.ops:
+                before.update(operands)
             elif not before.isdisjoint(op.results):
-                before.update(op.operands)
-                if not after.isdisjoint(op.operands):
-                    yield from self._join(op)
+                before.update(operands)
+                if not after.isdisjoint(operands):
+                    yield from self._join(op, operands)
 
-    def _join(self, op: Op) -> Iterator[str]:
+    def _join(self, op: Op, operands: Sequence[str]) -> Iterator[str]:
         """Adds an op on a way between others, by what it reads of them."""
-        made = {name for key in self._region.ops for name in key}
-        for at, name in enumerate(op.operands):
-            if name in made and name in self._region.cuts:
+        for at, name in enumerate(operands):
+            if name in self._made and name in self._region.cuts:
                 yield from self._add(op, self._region.cuts[name], operand=at)
 
 

@@ -21,6 +21,7 @@ from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.ops.loops import CAT, SUM, TAKE
 from autopar.ir.program import Arg, Op, OpDist, Value
 from autopar.ir.rules.distribution import rank_call
+from autopar.planning.chunk.narrow import Narrowing
 from autopar.planning.chunk.region import Level, Region
 from autopar.planning.chunk.split import Cut, Cutting
 
@@ -159,6 +160,9 @@ class LoopWriter:
 
     def _local(self, op: Op, found: Cutting, piece: Piece) -> Op:
         """Returns an op with the arguments and the choice that it has for a part."""
+        if isinstance(found, Narrowing):
+            local_op = found.local(op, is_rest=piece.suffix == "rest")
+            return replace(local_op, phase=self._phase(op), dist=None)
         axis = self.region.loop
         kind, args = rank_call(found.rule, found.dist(axis, self.cut.parts), op.kind)
         local = {name: _at(arg, axis, piece) for name, arg in args.items()}

@@ -29,6 +29,7 @@ from autopar.ir.rules.foreign import FUNCTIONAL, SEEDED
 from autopar.runtime.collectives.host_transfers import offload_over
 from autopar.runtime.kernels.attention import ELSEWHERE, by_device
 from autopar.runtime.kernels.foreign import foreign, seeded
+from autopar.runtime.kernels.leaner import LEANER
 from autopar.runtime.kernels.own_ops import OWN_OPS
 from autopar.runtime.kernels.random_ops import RANDOM_OPS
 
@@ -86,6 +87,8 @@ def kernel(kind: str) -> Kernel:
         found = _with_strides(found, _STRIDES[kind])
     if kind in ELSEWHERE:
         found = by_device(found, ELSEWHERE[kind])
+    if kind in LEANER:
+        found = by_device(LEANER[kind], found)
     if kind in FUSED_STEPS:
         return _flattened(found)
     names = list(signature(kind).positional)

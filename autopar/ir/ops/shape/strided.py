@@ -175,12 +175,14 @@ _DENSE = frozenset(
 )
 """Ops on elements whose results are dense nevertheless."""
 
+DROPOUT_BACKWARD = "aten.native_dropout_backward.default"
+
 LIKE_OPERANDS = (frozenset(POINTWISE) - _DENSE) | frozenset(
     (
         "aten._to_copy.default",
         "aten.clone.default",
         "aten.native_dropout.default",
-        "aten.native_dropout_backward.default",
+        DROPOUT_BACKWARD,
         "aten.zeros_like.default",
         "aten.ones_like.default",
         "aten.full_like.default",
