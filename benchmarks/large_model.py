@@ -4,6 +4,7 @@
     python benchmarks/large_model.py --layers 12 24 48  how it grows
     python benchmarks/large_model.py --mesh pp=8,dp=8,tp=8 --microbatches 64
                                                         as a pipeline of 8 stages
+    python benchmarks/large_model.py ... --memory 0.7   within this part of what it holds without
 
 CPU seconds of the capture and of all passes, and the most memory that the process had.
 """
@@ -15,16 +16,18 @@ import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 SEQUENCE, ROWS = 4096, 8
 """Tokens of a row, and rows of a microbatch."""
 
 
-def measure(layers: int, mesh: str, microbatches: int, schedule: str) -> None:
+def measure(layers: int, mesh: str, microbatches: int, schedule: str, part: float) -> None:
     """Prints a row of the table."""
     import torch
     from language_models import LLAMA_70B, llama, tokens
 
+    from autopar.cost import peak_rank_timeline
     from autopar.frontend.torch import Recipe, capture
     from autopar.pipeline import CompileOptions, compile_program
 
@@ -40,6 +43,11 @@ def measure(layers: int, mesh: str, microbatches: int, schedule: str) -> None:
     if "pp" in options.mesh.dim_names:
         options = options.in_stages("pp", schedule=schedule)
     compiled = compile_program(captured.program, options)
+    if part:
+        held = peak_rank_timeline(compiled.partitioned).peak_bytes
+        options = replace(options, memory_bytes=int(held * part))
+        middle = time.process_time()
+        compiled = compile_program(captured.program, options)
     end = time.process_time()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
@@ -57,10 +65,17 @@ def main() -> int:
     parser.add_argument("--mesh", default="8x64")
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--schedule", default="1f1b")
+    parser.add_argument("--memory", type=float, default=0.0)
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
-        measure(options.layers[0], options.mesh, options.microbatches, options.schedule)
+        measure(
+            options.layers[0],
+            options.mesh,
+            options.microbatches,
+            options.schedule,
+            options.memory,
+        )
         return 0
     columns = "layers | 10^9 parameters | ops | of a rank at most | capture, CPU s | passes, CPU s"
     print(f"| {columns} | memory, GB |")

@@ -27,11 +27,11 @@ import autopar
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster
 from autopar.mapping.deploy import deploy
-from autopar.partition.recompute.choice import Choice, Point, measure
+from autopar.partition.recompute.choice import Choice, measure
 from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape, tape_of
-from autopar.partition.recompute.way import NOTHING, Way
+from autopar.partition.recompute.way import NOTHING, Point, Way
 
 BUDGETS = tuple(tenth / 10 for tenth in range(10, -1, -1))
 WARM = 1

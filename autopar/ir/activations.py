@@ -8,11 +8,10 @@ plan(keep=recompute, region=transformer.h.0)    so is all of a region but what l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from autopar.base.errors import AnnotationError, near_misses
-from autopar.ir.program import Op
+from autopar.ir.program import Op, Program
 
 SAVE, RECOMPUTE, OFFLOAD = "save", "recompute", "offload"
 CHOICES = (SAVE, RECOMPUTE, OFFLOAD)
@@ -54,6 +53,7 @@ def choice_of(op: Op) -> tuple[str, str]:
     return plan.get(KEEP, ""), plan.get(REGION, "")
 
 
-def is_asked(ops: Iterable[Op]) -> bool:
-    """Whether a user wants anything of the activations of these ops."""
+def is_asked(program: Program) -> bool:
+    """Whether a user wants anything of the activations of a program."""
+    ops = (op for function in program.functions.values() for op in function.ops)
     return any(name == KEEP for op in ops for name, _ in op.plan)

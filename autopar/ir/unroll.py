@@ -27,7 +27,7 @@ from autopar.ir.ops.loops import (
     entered,
     is_inside,
 )
-from autopar.ir.program import MICROBATCH, Arg, Function, Op, Program, Ref, on_mesh
+from autopar.ir.program import MICROBATCH, Arg, Function, Loops, Op, Program, Ref, on_mesh
 
 
 def unrolled(program: Program, but: str = "") -> Program:
@@ -38,6 +38,39 @@ def unrolled(program: Program, but: str = "") -> Program:
         name, trip = max(loops, key=len)[-1]
         main = _Unroller(with_seeds(main) if name == MICROBATCH else main, name, trip).function()
     return program if main is program.main else program.with_main(main)
+
+
+def first_iteration(main: Function, loop: str = MICROBATCH) -> Function:
+    """Returns a function that runs the first iteration of a loop, as if there were no other.
+
+    Values are called as before, so what is given and what is left are ops of their own.
+    """
+    ops = [
+        on_mesh(given.instead_of(op, op.results[0])) if (given := _only(main, op, loop)) else op
+        for op in main.ops
+    ]
+    return replace(main, ops=tuple(replace(op, loops=_around(op.loops, loop)) for op in ops))
+
+
+def _around(loops: Loops, loop: str) -> Loops:
+    return tuple(each for each in loops if each[0] != loop)
+
+
+def _only(main: Function, op: Op, loop: str) -> Emitted | None:
+    """Returns what stands for an op at the border of a loop of one iteration; None for others."""
+    inside = entered(op) or (op.loops[-1][0] if op.kind in LEAVES else "")
+    if inside != loop:
+        return None
+    if op.kind == TAKE:
+        dim = op.arg("dim", 0)
+        assert isinstance(dim, int)
+        taken = emitted.slice_(0, main.values[op.results[0]].shape[dim], dim)
+        return taken.with_operand(op.operands[0])
+    if op.kind in (CAT, STACK):
+        # It is as large as what all iterations have.
+        value = main.values[op.results[0]]
+        return emitted.full(value.shape, 0, value.dtype)
+    return emitted.alias().with_operand(op.operands[0])
 
 
 def iteration_name(name: str, iteration: int, loop: str = MICROBATCH) -> str:

@@ -137,8 +137,6 @@ def lowering_of(problem: Problem, options: CompileOptions, store: Store | None =
         options.schedule,
         options.offloaded,
         options.update,
-        functions=options.memory_bytes is None
-        and not options.offloaded
-        and not options.phases_apart,
+        functions=not options.phases_apart,
         widths=options.widths,
     )

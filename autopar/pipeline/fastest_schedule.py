@@ -101,8 +101,14 @@ def _alike() -> Sequence[Sequence[str]]:
 
 def _seconds(way: FastestSchedule) -> float:
     options, (_, plan, lowering) = way.options, way.planned
-    ranks = lowering(plan.program).ranks
-    fitter = Fitter(ranks, options.cluster, lowering.offload, update=options.update)
+    lowered, cluster = lowering(plan.program), options.cluster
+    fitter = Fitter(
+        lowered.ranks,
+        cluster,
+        lowering.offload,
+        update=options.update,
+        looped=lowered.looped,
+    )
     fitted = fitter.within(options.memory_bytes)
     return price(fitted.program, options.cluster).overlapped_seconds
 

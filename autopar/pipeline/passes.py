@@ -143,7 +143,13 @@ def _compiled(
     seen("annotate", pinned)
     seen(Complete.name, plan.program)
     lowered = lowering(plan.program, seen)
-    fitter = Fitter(lowered.ranks, options.cluster, options.offloaded, update=options.update)
+    fitter = Fitter(
+        lowered.ranks,
+        options.cluster,
+        options.offloaded,
+        update=options.update,
+        looped=lowered.looped,
+    )
     fitted = fitter.within(options.memory_bytes)
     options = options.with_offload(fitted.offload)
     seen(Recompute.name, fitted.recomputed.program)

@@ -16,13 +16,21 @@ from itertools import accumulate
 
 from autopar.base.units import counted, human_bytes, human_seconds
 from autopar.cost import Cluster, peak_rank_timeline
+from autopar.ir.activations import is_asked
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.memory.transfers import DEVICE, EITHER
 from autopar.ir.program import Program
-from autopar.partition import OffloadState, Recompute
+from autopar.partition import OffloadState
 from autopar.partition.offload import Traffic, may_be_on_host, traffic_of
 from autopar.partition.offload.uses import value_bytes
-from autopar.partition.recompute import DoesNotFit, Learned, Recomputed, Recomputer
+from autopar.partition.recompute import (
+    DoesNotFit,
+    Learned,
+    Looped,
+    LoopRecomputer,
+    Recomputed,
+    Recomputer,
+)
 
 ROLES = ("optimizer_state", "parameter")
 """What may wait in the host's memory, what is needed least often first."""
@@ -86,6 +94,7 @@ class Fitter:
         offload: The labels of what waits in the host's memory; None where a limit decides.
         learned: What is known of other programs on the cluster; more is added.
         update: Who updates what waits there, the host or the device.
+        looped: The program before microbatches were told apart, if they are in a loop.
     """
 
     def __init__(
@@ -95,9 +104,10 @@ class Fitter:
         offload: tuple[str, ...] | None = None,
         learned: Learned | None = None,
         update: str = EITHER,
+        looped: Looped | None = None,
     ) -> None:
         self.program, self._cluster, self._learned = program, cluster, learned
-        self._given_update = update
+        self._given_update, self._looped = update, looped
         self._asked = () if offload is None else offload
         chooses = offload is None and cluster.host_link is not None
         self._levels = [self._asked, *(_levels(program) if chooses else ())]
@@ -119,7 +129,9 @@ class Fitter:
         return self._update == DEVICE
 
     @cached_property
-    def _recomputer(self) -> Recomputer:
+    def _recomputer(self) -> Recomputer | LoopRecomputer:
+        if self._looped is not None:
+            return LoopRecomputer(self._looped, self._cluster, self._learned)
         return Recomputer(self.program, self._cluster, self._learned)
 
     def added_seconds(self, memory_bytes: int, below: float = math.inf) -> float:
@@ -177,7 +189,10 @@ class Fitter:
         return best
 
     def _unlimited(self) -> Fitted:
-        recomputed = Recompute(self._cluster).decide(self.program)
+        if is_asked(self.program):
+            recomputed = self._recomputer.within(None)
+        else:
+            recomputed = Recomputed(self.program, 0.0, 0)
         return self._offloaded(recomputed, self._asked, recomputed.peak_bytes)
 
     def _fitted(self, level: tuple[str, ...], memory_bytes: int) -> Fitted:

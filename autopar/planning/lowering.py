@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from autopar.completion import Legalize
@@ -10,12 +10,20 @@ from autopar.cost import Cluster, ReshardPlanner
 from autopar.ir.memory.transfers import EITHER
 from autopar.ir.passes import Pass, with_options
 from autopar.ir.program import Program
+from autopar.ir.unroll import has_loops
 from autopar.partition import Coalesce, Order, Outline, Partition, Prefetch, UnrollLoops
 from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
+from autopar.partition.recompute import Looped
 
-LOWERING: tuple[type[Pass], ...] = (Partition, Coalesce, Prefetch, Outline, UnrollLoops, Order)
-"""The passes behind legalization, in their order. Their options are fields of `Lowering`."""
+LOOPED: tuple[type[Pass], ...] = (Partition, Coalesce, Prefetch, Outline)
+"""The passes behind legalization that see what microbatches do once, in their order."""
+
+APART: tuple[type[Pass], ...] = (UnrollLoops, Order)
+"""Those behind, which tell microbatches apart."""
+
+LOWERING = (*LOOPED, *APART)
+"""All passes behind legalization. Their options are fields of `Lowering`."""
 
 Store = Callable[[Program], Program]
 """Says of a legalized program how its inputs and outputs are to be stored."""
@@ -35,10 +43,12 @@ class Lowered:
     Attributes:
         serial: The completed program, in which ops are replaced by the bodies chosen for them.
         ranks: What a rank runs.
+        looped: The same, before microbatches are told apart; None if there are none in a loop.
     """
 
     serial: Program
     ranks: Program
+    looped: Looped | None = None
 
 
 @dataclass(frozen=True)
@@ -82,12 +92,18 @@ class Lowering:
         seen(legalize.name, serial)
         if self.store is not None:
             serial = self.store(serial)
-        ranks = serial
-        for kind in LOWERING:
-            ranks = with_options(kind, vars(self))(ranks)
-            seen(kind.name, ranks)
-        return Lowered(serial, ranks)
+        ranks = self._through(LOOPED, serial, seen)
+        finished = self._finished(ranks, seen)
+        if not (self.functions and has_loops(ranks.main)):
+            return Lowered(serial, finished)
+        return Lowered(serial, finished, Looped(ranks, finished, self._finished))
 
-    def ranks(self, completed: Program) -> Program:
-        """Returns what a rank runs of a completed program."""
-        return self(completed).ranks
+    def _finished(self, program: Program, seen: Observer = unseen) -> Program:
+        """Returns what a rank runs of a program in which microbatches are in a loop."""
+        return self._through(APART, program, seen)
+
+    def _through(self, passes: Iterable[type[Pass]], program: Program, seen: Observer) -> Program:
+        for kind in passes:
+            program = with_options(kind, vars(self))(program)
+            seen(kind.name, program)
+        return program

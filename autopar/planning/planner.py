@@ -20,6 +20,7 @@ from autopar.completion.search.nearby import Nearby
 from autopar.completion.search.watch import Watch
 from autopar.cost import Cluster, evaluate
 from autopar.ir.program import Program
+from autopar.partition.recompute import Looped
 from autopar.planning.fit import Fitter
 from autopar.planning.lowering import Lowering
 from autopar.planning.mesh_shape import Fastest, fastest_shape
@@ -65,7 +66,7 @@ class Planner:
         if self.strategy == AUTO:
             return self.within.base
         plan = propagated(self.problem, self.strategy)
-        return lowered_plan(plan, self.lowering(plan.program).ranks, self.problem.cluster)
+        return lowered_plan(plan, self.lowering(plan.program), self.problem.cluster)
 
     def seconds(self, memory_bytes: int, below: float = math.inf) -> float:
         """Returns the serialized seconds of the fastest plan known once it fits.
@@ -86,8 +87,7 @@ class Planner:
 
     @cached_property
     def _fitter(self) -> Fitter:
-        lowering, cluster = self.lowering, self.problem.cluster
-        return Fitter(self.unlimited.ranks, cluster, lowering.offload, update=lowering.update)
+        return _fitter(self.lowering, self.unlimited.ranks, self.unlimited.looped)
 
     def ranks(self, completed: Program, memory_bytes: int | None = None) -> Program:
         """Returns what a rank would run of a completed program, to be priced.
@@ -96,8 +96,7 @@ class Planner:
             DoesNotFit: If it can't be made to fit into memory.
         """
         lowered = self.lowering(completed)
-        lowering, cluster = self.lowering, self.problem.cluster
-        fitter = Fitter(lowered.ranks, cluster, lowering.offload, update=lowering.update)
+        fitter = _fitter(self.lowering, lowered.ranks, lowered.looped)
         return fitter.within(memory_bytes).program
 
     def nearby(
@@ -131,8 +130,13 @@ class Planner:
     @cached_property
     def within(self) -> Within:
         """The plans within limits of memory."""
-        lower = self.lowering
-        return Within(self.searched, lower.ranks, lower.offload, lower.update)
+        return Within(self.searched, self.lowering, self.lowering.offload, self.lowering.update)
+
+
+def _fitter(lowering: Lowering, ranks: Program, looped: Looped | None) -> Fitter:
+    """Returns what makes a lowered plan fit into limits of memory."""
+    cluster, offload = lowering.cluster, lowering.offload
+    return Fitter(ranks, cluster, offload, update=lowering.update, looped=looped)
 
 
 def best_on_any_mesh(
@@ -159,9 +163,10 @@ def best_on_any_mesh(
 
     def within(searched: Searched) -> tuple[float, Plan]:
         lower = lowering(searched.problem)
-        plans = Within(searched, lower.ranks, lower.offload, lower.update)
+        plans = Within(searched, lower, lower.offload, lower.update)
         plan = plans.plan(memory_bytes or 0)
-        fitter = Fitter(lower.ranks(plan.program), cluster, lower.offload, update=lower.update)
+        lowered = lower(plan.program)
+        fitter = _fitter(lower, lowered.ranks, lowered.looped)
         ranks = fitter.within(memory_bytes).program
         return evaluate(ranks, cluster).serialized_seconds, plan
 

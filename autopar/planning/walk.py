@@ -18,6 +18,8 @@ from autopar.completion.plan import Plan
 from autopar.completion.search.network.memory_price import FREE, MemoryPrice
 from autopar.cost import Cluster, evaluate, peak_rank_timeline
 from autopar.ir.program import Program
+from autopar.partition.recompute import Looped
+from autopar.planning.lowering import Lowered
 
 PRICES = tuple(2.0**number for number in range(-2, 10))
 """Prices of as many bytes as the plan without a price holds at most, in parts of its seconds."""
@@ -46,6 +48,7 @@ class LoweredPlan:
         seconds: Serialized.
         peak_bytes: The most that any rank holds at once.
         strategy: The preset that it is; "" of a plan that was searched.
+        looped: What a rank runs, before microbatches are told apart; None if there are none.
     """
 
     plan: Plan
@@ -53,19 +56,22 @@ class LoweredPlan:
     seconds: float
     peak_bytes: int
     strategy: str = ""
+    looped: Looped | None = None
 
 
-def lowered_plan(plan: Plan, ranks: Program, cluster: Cluster, strategy: str = "") -> LoweredPlan:
+def lowered_plan(plan: Plan, lowered: Lowered, cluster: Cluster, strategy: str = "") -> LoweredPlan:
     """Returns a plan with what is predicted of what a rank runs of it.
 
     Args:
         plan: The plan.
-        ranks: What a rank runs.
+        lowered: The same, lowered.
         cluster: The hardware.
         strategy: The preset that it is; "" of a plan that was searched.
     """
+    ranks, looped = lowered.ranks, lowered.looped
     seconds = evaluate(ranks, cluster).serialized_seconds
-    return LoweredPlan(plan, ranks, seconds, peak_rank_timeline(ranks).peak_bytes, strategy)
+    held = peak_rank_timeline(ranks).peak_bytes if looped is None else looped.peak_bytes
+    return LoweredPlan(plan, ranks, seconds, held, strategy, looped)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from autopar.ir.memory.transfers import EITHER
 from autopar.ir.program import Program
 from autopar.partition.recompute import DoesNotFit, Learned
 from autopar.planning.fit import Fitter
+from autopar.planning.lowering import Lowered
 from autopar.planning.walk import LoweredPlan, Step, Walk, lowered_plan
 
 PRESET_OPS = 2_000
@@ -70,7 +71,7 @@ class Within:
     def __init__(
         self,
         searched: Searched,
-        lower: Callable[[Program], Program],
+        lower: Callable[[Program], Lowered],
         offload: tuple[str, ...] | None = None,
         update: str = EITHER,
     ) -> None:
@@ -229,10 +230,11 @@ class Within:
         Raises:
             DoesNotFit: If it can't be made to.
         """
-        asked = self.offload or is_asked(plan.ranks.main.ops)
+        asked = self.offload or is_asked(plan.ranks)
         if plan.peak_bytes <= memory_bytes and not asked:
             return 0.0
         if id(plan) not in self._fitters:
-            fitter = Fitter(plan.ranks, self.cluster, self.offload, self._learned, self.update)
+            given = plan.ranks, self.cluster, self.offload, self._learned, self.update
+            fitter = Fitter(*given, plan.looped)
             self._fitters[id(plan)] = fitter
         return self._fitters[id(plan)].added_seconds(memory_bytes, below)

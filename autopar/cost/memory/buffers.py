@@ -90,6 +90,12 @@ class Lifetimes:
                 change[max(buffer.last, 0)] -= size(buffer.nbytes)
         return list(accumulate(change[: len(self.ops)]))
 
+    def host_peak_bytes(self, pieces: Iterable[int]) -> int:
+        """Returns the most bytes of the host's memory that some of the buffers take at a time."""
+        buffers = (self.buffers[piece] for piece in pieces)
+        live = self._live(int, (buffer for buffer in buffers if buffer.kind == HOST))
+        return max(live, default=0)
+
     def host_bytes(self) -> list[int]:
         """Returns the bytes of the host's memory that are taken during each op."""
         return self._live(int, (buffer for buffer in self.buffers if buffer.kind == HOST))

@@ -18,11 +18,17 @@ class Given(NamedTuple):
 
     Attributes:
         operands: How each lies in memory, and which pieces of memory it is in.
-        pieces: The bytes of each piece, and whether nobody else reads it any more.
+        pieces: The bytes of each piece, whether nobody else reads it any more, and whether it is in
+            the host's memory.
     """
 
     operands: tuple[tuple[Placed, tuple[int, ...]], ...]
-    pieces: tuple[tuple[int, bool], ...]
+    pieces: tuple[tuple[int, bool, bool], ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is on the device."""
+        return sum(nbytes for nbytes, _, is_host in self.pieces if not is_host)
 
 
 class Taken(NamedTuple):
@@ -32,11 +38,16 @@ class Taken(NamedTuple):
         peak_bytes: The most that is there at a time while it runs, with what it was given.
         results: How each lies in memory, and which pieces it is in: new ones behind those given.
         nbytes: The bytes of new pieces.
+        hosts: The new pieces that are in the host's memory.
+        host_bytes: The most that is there in the host's memory while it runs, but for what it was
+            given and leaves.
     """
 
     peak_bytes: int
     results: tuple[tuple[Placed, tuple[int, ...]], ...]
     nbytes: Mapping[int, int]
+    hosts: frozenset[int] = frozenset()
+    host_bytes: int = 0
 
 
 class Known:

@@ -102,7 +102,7 @@ class _Walk:
 
     def lifetimes(self, kept_until: Mapping[str, int]) -> Lifetimes:
         """Returns the memory of `main`."""
-        there = hosted(self.function)
+        there = hosted(self.known.program)
         for name in self.function.inputs:
             kind = _STORED.get(self.function.values[name].role, INPUTS)
             kind = HOST if name in there else kind
@@ -114,18 +114,22 @@ class _Walk:
         """Returns what a call of the function takes."""
         count = len(self.function.ops)
         self.buffers += (
-            Buffer("", nbytes, INPUTS, -1, -1 if is_dead else count)
-            for nbytes, is_dead in given.pieces
+            Buffer("", nbytes, HOST if is_host else INPUTS, -1, -1 if is_dead else count)
+            for nbytes, is_dead, is_host in given.pieces
         )
         for name, (placed, pieces) in zip(self.function.inputs, given.operands, strict=True):
             self._bind(name, placed, pieces)
         found = self._run({})
         outputs = self.function.outputs
         new = {piece for name in outputs for piece in self.of[name] if piece >= len(given.pieces)}
+        hosts = frozenset(piece for piece in new if self.buffers[piece].kind == HOST)
+        inside = range(len(given.pieces), len(self.buffers))
         return Taken(
-            max(found.at_bytes(), default=sum(nbytes for nbytes, _ in given.pieces)),
+            max(found.at_bytes(), default=given.nbytes),
             tuple((self.placed[name], self.of[name]) for name in outputs),
             {piece: self.buffers[piece].nbytes for piece in sorted(new)},
+            hosts,
+            found.host_peak_bytes([piece for piece in inside if piece not in hosts]),
         )
 
     def _run(self, kept_until: Mapping[str, int]) -> Lifetimes:
@@ -311,18 +315,24 @@ class _Walk:
         }
         given = Given(
             tuple((self.placed[n], tuple(numbers[p] for p in self.of[n])) for n in op.operands),
-            tuple((self.buffers[piece].nbytes, piece not in kept) for piece in pieces),
+            tuple(
+                (self.buffers[piece].nbytes, piece not in kept, self.buffers[piece].kind == HOST)
+                for piece in pieces
+            ),
         )
         taken = self._taken_by(callee_of(op), given)
         found = dict(enumerate(pieces))
         for result, (placed, inner) in zip(op.results, taken.results, strict=True):
             for piece in inner:
                 if piece not in found:
-                    found[piece] = self._take(result, placed, TEMPORARIES, position)
+                    kind = HOST if piece in taken.hosts else TEMPORARIES
+                    found[piece] = self._take(result, placed, kind, position)
                     self.buffers[found[piece]].nbytes = taken.nbytes[piece]
             self._bind(result, placed, tuple(found[piece] for piece in inner))
-        known = sum(nbytes for nbytes, _ in given.pieces) + sum(taken.nbytes.values())
-        self.temporary[position] += taken.peak_bytes - known
+        new = sum(nbytes for piece, nbytes in taken.nbytes.items() if piece not in taken.hosts)
+        self.temporary[position] += taken.peak_bytes - given.nbytes - new
+        if taken.host_bytes:
+            self.buffers.append(Buffer("", taken.host_bytes, HOST, position, position))
 
     def _taken_by(self, name: str, given: Given) -> Taken:
         """Returns what a call of a function takes."""
@@ -339,7 +349,7 @@ class _Walk:
             body.name,
             Given(
                 tuple((placed, (number,)) for number, placed in enumerate(given)),
-                tuple((placed.nbytes, False) for placed in given),
+                tuple((placed.nbytes, False, False) for placed in given),
             ),
         )
         for result in op.results:

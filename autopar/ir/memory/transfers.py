@@ -9,7 +9,8 @@
 What stands between start and end runs beside the transfer. Since the end of a transfer reads what
 is sent, lifetimes are those of any other values.
 
-A stored input that waits there is read by transfers alone, and its new content is sent over it:
+A stored input that waits there is read by transfers alone, or by calls of what does so, and its new
+content is sent over it:
 
     %w.coming = autopar.reload(self=%w)                  %w is in the host's memory
     %w.back = autopar.end_reload(self=%w.coming)
@@ -29,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.ir.emitted import END_OFFLOAD, END_RELOAD, OFFLOAD, OVER, RELOAD
-from autopar.ir.program import Function, Op, refs
+from autopar.ir.program import Function, Op, Program, callee_of, refs
 
 STARTED = (OFFLOAD, RELOAD)
 """Kinds that start a transfer; their results are copies."""
@@ -58,23 +59,34 @@ def on_host(op: Op) -> Op:
     return op if is_on_host(op) else replace(op, plan=(*op.plan, ON_HOST))
 
 
-def hosted(function: Function) -> frozenset[str]:
+def hosted(program: Program, function: Function | None = None) -> frozenset[str]:
     """Returns the inputs that wait in the host's memory.
 
     They are those that transfers read or write, or ops that the host computes.
+
+    Args:
+        program: The program.
+        function: The function whose inputs they are; by default `main`.
     """
-    found: set[str] = set()
+    function, found, inside = function or program.main, set[str](), dict[str, list[bool]]()
     for op in function.ops:
         if op.kind == RELOAD or is_on_host(op):
             found.update(op.operands)
         elif op.kind == OFFLOAD:
             found.update(ref.name for ref in refs(op.arg(OVER)))
+        elif op.kind == "call":
+            callee = program.functions.get(callee_of(op))
+            if callee is not None and callee.name not in inside:
+                there = hosted(program, callee)
+                inside[callee.name] = [name in there for name in callee.inputs]
+            both = zip(op.operands, inside.get(callee_of(op), ()), strict=False)
+            found.update(name for name, is_there in both if is_there)
     return frozenset(found.intersection(function.inputs))
 
 
-def host_values(function: Function) -> frozenset[str]:
+def host_values(program: Program, function: Function) -> frozenset[str]:
     """Returns all that is in the host's memory: `hosted`, what was sent, what the host computes."""
-    return hosted(function).union(_made_on_host(function))
+    return hosted(program, function).union(_made_on_host(function))
 
 
 def _made_on_host(function: Function) -> Iterator[str]:

@@ -40,7 +40,7 @@ class _FunctionCheck:
         defined = self._check_inputs()
         for op in self._function.ops:
             self._check_op(op, defined)
-        check_host(self._function, self._problems)
+        check_host(self._program, self._function, self._problems)
         self._check_ends(defined)
 
     def _add(self, subject: str, expected: object, got: object) -> None:

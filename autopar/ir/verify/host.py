@@ -7,17 +7,18 @@ from collections.abc import Set as AbstractSet
 from autopar.ir.collectives import is_collective
 from autopar.ir.emitted import END_OFFLOAD, OFFLOAD, OVER, RELOAD
 from autopar.ir.memory.transfers import ENDED, STARTED, host_values, hosted, is_on_host
-from autopar.ir.program import CALLS, Function, Op, refs
+from autopar.ir.program import CALLS, Function, Op, Program, refs
 from autopar.ir.text.words import value_name
 from autopar.ir.verify.problems import Problems
 
 
-def check_host(function: Function, problems: Problems) -> None:
+def check_host(program: Program, function: Function, problems: Problems) -> None:
     """Adds where the device reads what is in its host's memory, or the host what isn't there.
 
-    Transfers alone read both, and new content is where the old one was.
+    Transfers alone read both, and new content is where the old one was. What is called brings what
+    it is given of the host's memory.
     """
-    inputs, there = hosted(function), host_values(function)
+    inputs, there = hosted(program, function), host_values(program, function)
     for op in function.ops if there else ():
         if is_on_host(op):
             _check_on_host(function, op, there, problems)
@@ -26,7 +27,7 @@ def check_host(function: Function, problems: Problems) -> None:
             if not inputs.issuperset(over):
                 expected = "an input of the function"
                 problems.at_op(function, op, f"argument {OVER}", expected, over[0])
-        elif op.kind != END_OFFLOAD and (read := there.intersection(op.operands)):
+        elif op.kind not in (END_OFFLOAD, "call") and (read := there.intersection(op.operands)):
             name = value_name(min(read))
             expected = f"{name} brought to the device"
             problems.at_op(function, op, "operand", expected, f"{name} itself")

@@ -6,6 +6,7 @@ reader, and what is updated goes back over what it was. Or the host updates it, 
 time. It works on the partitioned program behind recomputation, where it is known who reads what.
 
     uses            which stored tensors a phase needs, in buckets
+    bodies          functions that bring what they are given
     order           updates go from bucket to bucket
     places          where transfers start and where they are awaited
     write           the transfers as ops
@@ -23,7 +24,8 @@ from typing import ClassVar
 
 from autopar.cost import Cluster
 from autopar.ir.memory.transfers import DEVICE, EITHER, HOST
-from autopar.ir.program import Program
+from autopar.ir.program import Function, Program
+from autopar.partition.offload.bodies import Body, bodies, given_directly
 from autopar.partition.offload.host_choice import UpdatePrices, chosen
 from autopar.partition.offload.host_updates import HostUpdate, host_updates
 from autopar.partition.offload.order import by_owner, together
@@ -53,13 +55,26 @@ class OffloadState:
         names = stored_as(program, self.offload)
         if not names:
             return program
+        program = given_directly(program, names)
         updates = host_updates(program, names, self.updated) if self.updated else []
         program = _in_order(program, names, updates)
+        functions = {
+            body.function.name: _with_transfers(program, body) for body in bodies(program, names)
+        }
+        program = replace(program, functions={**program.functions, **functions})
         writer = TransferWriter(program.main)
         for fixed, held in by_slice(program, names).items():
             for segment, buckets in buckets_of(program, fixed, held):
                 writer.add(buckets, segment)
         return _renamed(program.with_main(writer.function()), writer.hosts)
+
+
+def _with_transfers(program: Program, body: Body) -> Function:
+    """Returns a function that brings what it is given of the host's memory."""
+    writer = TransferWriter(body.function)
+    for segment, buckets in body.buckets(program):
+        writer.add(buckets, segment)
+    return writer.function()
 
 
 def stored_as(program: Program, labels: Iterable[str]) -> list[str]:
@@ -82,6 +97,7 @@ def traffic_of(
     names = stored_as(program, labels)
     if not names:
         return Traffic()
+    program = given_directly(program, names)
     updates = chosen(program, names, cluster, update)
     on_host = UpdatePrices(program, cluster).of(updates)
     found = traffic(_in_order(program, names, updates), names, cluster, updates, on_host)

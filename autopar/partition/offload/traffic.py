@@ -9,6 +9,7 @@ from itertools import accumulate
 from autopar.cost import Cluster
 from autopar.ir.fixed import Fixed
 from autopar.ir.program import Program
+from autopar.partition.offload.bodies import bodies
 from autopar.partition.offload.host_choice import NONE, HostSeconds
 from autopar.partition.offload.host_updates import HostUpdate, in_buckets
 from autopar.partition.offload.places import Placed, placed
@@ -76,6 +77,12 @@ def traffic(
         for each in buckets:
             moved = (*each.use.inputs, *(source for _, source in each.use.renewed))
             seconds += sum(cluster.transfer_seconds(sizes[name]) for name in moved)
+    for body in bodies(program, names):
+        within = {name: value_bytes(body.function.values[name]) for name in body.inputs}
+        buckets = [each for _, found in body.buckets(program) for each in found]
+        device = max(device, _most_held(buckets, within))
+        brought = [within[name] for each in buckets for name in each.use.inputs]
+        seconds += body.calls * sum(map(cluster.transfer_seconds, brought))
     return Traffic(host, device, seconds, on_host, tuple(each.owner for each in updates))
 
 

@@ -25,6 +25,8 @@ _T = TypeVar("_T")
 
 UPDATE = "update"
 
+CALL = "call"
+
 SMALL = 1 / 8
 """By which part a bucket may be larger than it should be."""
 
@@ -175,7 +177,7 @@ def _needs(function: Function, names: Collection[str], segment: Segment) -> dict
         op = function.ops[at]
         if is_on_host(op):
             continue
-        read = _read(op, shares)
+        read = _read(op, shares, names)
         awaited = (sent.pop(name, frozenset()) for name in op.operands)
         made = [(output, sources[output]) for output in op.results if output in sources]
         touched = read.union(*awaited)
@@ -191,6 +193,9 @@ def _needs(function: Function, names: Collection[str], segment: Segment) -> dict
     return needs
 
 
-def _read(op: Op, shares: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Returns the inputs whose memory an op reads."""
-    return frozenset().union(*(shares.get(name, frozenset()) for name in op.operands))
+def _read(op: Op, shares: Mapping[str, frozenset[str]], names: Collection[str]) -> frozenset[str]:
+    """Returns the inputs whose memory an op reads; what is called brings them itself."""
+    read = op.operands
+    if op.kind == CALL:
+        read = tuple(name for name in read if name not in names)
+    return frozenset().union(*(shares.get(name, frozenset()) for name in read))

@@ -12,7 +12,7 @@ from autopar.ir.layout import Origin
 from autopar.ir.memory.transfers import PLAN
 from autopar.ir.program import Function, Op, OpDist
 from autopar.partition.offload.places import Placed
-from autopar.partition.offload.uses import Segment
+from autopar.partition.offload.uses import CALL, Segment
 
 AWAY = "in the host's memory between uses"
 BACK = "back from the host's memory"
@@ -66,7 +66,7 @@ class Transfers:
 
 
 class TransferWriter:
-    """Writes transfers into `main` of a program.
+    """Writes transfers into a function of a program.
 
     Args:
         function: The function.
@@ -88,7 +88,8 @@ class TransferWriter:
         for bucket in buckets:
             back = {name: self._reload(bucket, name) for name in bucket.use.inputs}
             for at in segment:
-                read = set(self._function.ops[at].operands)
+                op = self._function.ops[at]
+                read = set() if op.kind == CALL else set(op.operands)
                 self._instead[at].update({n: b for n, b in back.items() if n in read})
             for value, source in bucket.use.renewed:
                 self._offload(bucket, value, source)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from autopar.ir import emitted
-from autopar.ir.activations import is_asked
 from autopar.ir.memory.accumulating import ADDS, with_products_added
 from autopar.ir.ops.loops import CARRY, LAST, SUM
 from autopar.ir.program import MICROBATCH, Arg, Function, Op, Program, Ref, Value, on_mesh
@@ -53,7 +52,7 @@ class Outline:
 
     def __call__(self, program: Program) -> Program:
         """Returns the program with calls in the place of ops."""
-        if not self.functions or is_asked(program.main.ops):
+        if not self.functions:
             return program
         program = unrolled(program, but=MICROBATCH)
         if not has_loops(program.main):

@@ -11,160 +11,34 @@ that. Copies are ops like others, in the backward phase, with `recompute` in the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from autopar.base.collector import paused_collector
-from autopar.base.errors import InvalidInputError
-from autopar.base.units import counted, human_bytes, human_seconds
 from autopar.cost import Cluster, evaluate, memory_timeline
 from autopar.ir.activations import is_asked
-from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.emitted import OFFLOAD
 from autopar.ir.parts import parts_of, rejoined
 from autopar.ir.program import Program
 from autopar.partition.recompute.beside import beside
 from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.copies import write_copies
+from autopar.partition.recompute.does_not_fit import DoesNotFit
+from autopar.partition.recompute.looped import Looped, LoopRecomputer
 from autopar.partition.recompute.plan import Learned
-from autopar.partition.recompute.repeat import PLAN
+from autopar.partition.recompute.recomputed import Recomputed
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import tape_of
 
-__all__ = ["DoesNotFit", "Learned", "Recompute", "Recomputed", "Recomputer", "recompute"]
-
-
-class DoesNotFit(InvalidInputError):
-    """A program needs more memory than there is, whatever is computed again.
-
-    Attributes:
-        least_bytes: What it needs at least.
-    """
-
-    def __init__(
-        self,
-        least_bytes: int,
-        limit: int,
-        *,
-        stored_bytes: int = 0,
-        trains: bool = True,
-        plans: int = 1,
-        place: str = "",
-        host_bytes: int = 0,
-    ) -> None:
-        """Says what is missing, and what would help.
-
-        Args:
-            least_bytes: What the program needs at least.
-            limit: What there is.
-            stored_bytes: What is there all the time: parameters, state and the batch.
-            trains: Whether there is a backward pass.
-            plans: How many plans were tried, of which this one is the smallest.
-            place: Where the limit stands, if the caller didn't give it.
-            host_bytes: What waits in the host's memory between uses.
-        """
-        self.least_bytes = least_bytes
-        self._host_bytes = host_bytes
-        self._known = (limit, stored_bytes, trains)
-        self._plans, self._place = plans, place
-        tried = f" with the smallest of {plans} plans tried" if plans > 1 else ""
-        again = " even if it computed again what it can" if trains else ""
-        if host_bytes:
-            also = " and" if trains else " even if"
-            again += f"{also} {human_bytes(host_bytes)} waited in the host's memory"
-        given = human_bytes(limit) + (f" in {place}" if place else "")
-        super().__init__(
-            f"a device would hold {human_bytes(least_bytes)}{tried}{again},"
-            f" {human_bytes(least_bytes - limit)} more than the limit of {given};"
-            f" raise the limit to {human_bytes(least_bytes, enough=True)}"
-            + _advice(limit, stored_bytes, trains)
-        )
-
-    def at(self, place: str) -> DoesNotFit:
-        """Returns the error with the place where the limit stands."""
-        return self._but(self._plans, place)
-
-    def among(self, plans: int) -> DoesNotFit:
-        """Returns the same, said of the smallest of so many plans."""
-        return self._but(plans, self._place)
-
-    def offloaded(self, host_bytes: int, freed_bytes: int) -> DoesNotFit:
-        """Returns the same, of a program that was given more since a part of it is elsewhere.
-
-        Args:
-            host_bytes: What waits in the host's memory.
-            freed_bytes: By how much a device therefore holds less.
-        """
-        self._host_bytes = host_bytes
-        return self._but(self._plans, self._place, freed_bytes)
-
-    def _but(self, plans: int, place: str, less: int = 0) -> DoesNotFit:
-        limit, stored_bytes, trains = self._known
-        return DoesNotFit(
-            self.least_bytes - less,
-            limit - less,
-            stored_bytes=stored_bytes - less,
-            trains=trains,
-            plans=plans,
-            place=place,
-            host_bytes=self._host_bytes,
-        )
-
-
-def _advice(limit: int, stored_bytes: int, trains: bool) -> str:
-    """Returns what helps besides a higher limit."""
-    what = "parameters, their state and the batch" if trains else "parameters and the batch"
-    if stored_bytes > limit:
-        times = -(-stored_bytes // limit)
-        return (
-            f", or split {what}, which alone take {human_bytes(stored_bytes)},"
-            f" over at least {times} times as many devices"
-        )
-    if not trains:
-        return f", or split {what} over more devices"
-    return (
-        ", accumulate gradients over more microbatches, which makes activations smaller,"
-        f" or split {what} over more devices"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Recomputed:
-    """A program whose backward pass computes some values again.
-
-    Attributes:
-        program: The program.
-        added_seconds: What this adds to a step, in serialized seconds.
-        peak_bytes: The most bytes that any rank holds at once; 0 if nobody asked.
-        transfer_seconds: What of the added seconds are transfers to the host's memory and back.
-        host_bytes: The most bytes that wait in the host's memory.
-    """
-
-    program: Program
-    added_seconds: float
-    peak_bytes: int
-    transfer_seconds: float = 0.0
-    host_bytes: int = 0
-
-    @property
-    def remarks(self) -> tuple[ReportEntry, ...]:
-        """What the user should know."""
-        return tuple(self._remarks())
-
-    def _remarks(self) -> Iterator[ReportEntry]:
-        ops = self.program.main.ops
-        held = f"so that a device holds at most {human_bytes(self.peak_bytes)}"
-        if count := sum(PLAN in dict(op.plan) for op in ops):
-            seconds = human_seconds(self.added_seconds - self.transfer_seconds)
-            detail = f"computed again for the backward pass, in {seconds}, {held}"
-            yield ReportEntry("recompute", counted(count, "op"), detail)
-        if count := sum(op.kind == OFFLOAD for op in ops):
-            detail = (
-                f"{human_bytes(self.host_bytes)} in the host's memory until the backward pass;"
-                f" transfers take {human_seconds(self.transfer_seconds)}, {held}"
-            )
-            yield ReportEntry("offload", counted(count, "tensor"), detail)
+__all__ = [
+    "DoesNotFit",
+    "Learned",
+    "LoopRecomputer",
+    "Looped",
+    "Recompute",
+    "Recomputed",
+    "Recomputer",
+    "recompute",
+]
 
 
 @dataclass(frozen=True)
@@ -195,7 +69,7 @@ class Recompute:
         Raises:
             DoesNotFit: If it needs more than the limit whatever is computed again.
         """
-        if self.memory_bytes is None and not is_asked(program.main.ops):
+        if self.memory_bytes is None and not is_asked(program):
             return Recomputed(program, 0.0, 0)
         return recompute(program, self.cluster, self.memory_bytes)
 
@@ -297,7 +171,7 @@ class _Part:
         point = unlimited if memory_bytes is None else self.choice.fastest(memory_bytes)
         if point is None:
             return None
-        if point is unlimited and not is_asked(self.program.main.ops):
+        if point is unlimited and not is_asked(self.program):
             return Recomputed(self.program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
         moved = beside(self.program.with_main(write_copies(tape, steps)), self._cluster)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.cost import peak_rank_timeline
 from autopar.partition.recompute.copies import write_copies
+from autopar.partition.recompute.once import Once
 from autopar.partition.recompute.plan import Learned, Plan, Planner
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape
-from autopar.partition.recompute.way import NOTHING, Way
+from autopar.partition.recompute.way import NOTHING, Point, Way
 
 LEVELS = 4096
 """Number of levels of memory, up to what a step takes if nothing is computed again."""
@@ -30,26 +30,15 @@ LEVELS = 4096
 BAND = 32
 """Number of levels of a band."""
 
+LEVELS_ONCE = 64
+"""Number of levels where what others hold at the same time is estimated, too; each is a band."""
+
 SAME = 1 - 1e-9
 """Seconds that differ by no more than this are sums of the same in another order."""
 
-DOUBT = 1.01
-"""Up to which factor a plan that counts may seem to hold more than it does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A plan and what it costs.
-
-    Attributes:
-        way: What is computed again, and what leaves and comes back.
-        added_seconds: What this adds to a step.
-        peak_bytes: The most bytes that any rank holds at once.
-    """
-
-    way: Way
-    added_seconds: float
-    peak_bytes: int
+DOUBT, DOUBT_ONCE = 1.01, 1.5
+"""Up to which factor a plan that counts may seem to hold more than it does; and where what others
+hold is estimated, too."""
 
 
 class Choice:
@@ -58,12 +47,17 @@ class Choice:
     Args:
         tape: The tape.
         learned: What is known of other programs; more is added.
+        once: What the tape is of, where it is done for one microbatch of several.
     """
 
-    def __init__(self, tape: Tape, learned: Learned | None = None) -> None:
+    def __init__(
+        self, tape: Tape, learned: Learned | None = None, once: Once | None = None
+    ) -> None:
         self.tape = tape
-        self.unconstrained = measure(tape, NOTHING)
-        self._planner = Planner(tape, learned)
+        self._once, self._doubt = once, DOUBT if once is None else DOUBT_ONCE
+        self._top, self._band = (LEVELS, BAND) if once is None else (LEVELS_ONCE, 1)
+        self.unconstrained = self._measure(NOTHING)
+        self._planner = Planner(tape, learned, *(once.others() if once is not None else ()))
         self._made: dict[int, Plan | None] = {}
         self._points: dict[Way, Point] = {NOTHING: self.unconstrained}
 
@@ -78,17 +72,17 @@ class Choice:
         if self.unconstrained.peak_bytes <= limit:
             return self.unconstrained
         # Where rounding counts, as in tiny programs, plans may seem to hold more than they do.
-        best = self.smallest if self.smallest.peak_bytes <= limit else None
-        for plan in self._plans(limit * DOUBT):
+        best = self._lowest if self._lowest.peak_bytes <= limit else None
+        for plan in self._plans(limit * self._doubt):
             enough = below if best is None else min(below, best.added_seconds)
             if plan.seconds * SAME > enough:
                 return best
-            if plan.peak_bytes <= limit * DOUBT:
+            if plan.peak_bytes <= limit * self._doubt:
                 point = self._measured(plan.way)
-                fits = point.peak_bytes <= limit and _is_confirmed(plan, point)
+                fits = point.peak_bytes <= limit and _is_confirmed(plan, point, self._doubt)
                 if fits and (best is None or _rank(point) < _rank(best)):
                     best = point
-        return best
+        return best or (self.smallest if self.smallest.peak_bytes <= limit else None)
 
     def _plans(self, most: float) -> Iterator[Plan]:
         """Yields the plans that count, from the highest level on, which is the fastest.
@@ -96,9 +90,9 @@ class Choice:
         Args:
             most: Bands of which all plans hold at least this are left out.
         """
-        for bottom in reversed(range(0, LEVELS, BAND)):
+        for bottom in reversed(range(0, self._top, self._band)):
             nbytes = self._bytes(bottom)
-            level = bottom + BAND if nbytes < most else bottom
+            level = bottom + self._band if nbytes < most else bottom
             while level > bottom:
                 plan = self._plan(level)
                 if plan is None:
@@ -110,8 +104,17 @@ class Choice:
 
     @cached_property
     def smallest(self) -> Point:
+        """The plan that holds the least."""
+        if self._once is None:
+            return self._lowest
+        plans = filter(None, map(self._plan, range(self._top + 1)))
+        points = [self._measured(way) for way in dict.fromkeys(plan.way for plan in plans)]
+        return min([self._lowest, *points], key=lambda point: point.peak_bytes)
+
+    @cached_property
+    def _lowest(self) -> Point:
         """The plan of the lowest level for which there is one."""
-        low, high = 0, LEVELS
+        low, high = 0, self._top
         way = NOTHING
         while high - low > 1:
             middle = (low + high) // 2
@@ -124,11 +127,11 @@ class Choice:
         return self._measured(way)
 
     def _bytes(self, level: int) -> int:
-        return self.unconstrained.peak_bytes * level // LEVELS
+        return self.unconstrained.peak_bytes * level // self._top
 
     def _level_below(self, nbytes: int) -> int:
         """Returns the highest level that is less than a number of bytes."""
-        return (nbytes * LEVELS - 1) // self.unconstrained.peak_bytes
+        return (nbytes * self._top - 1) // self.unconstrained.peak_bytes
 
     def _plan(self, level: int) -> Plan | None:
         if level not in self._made:
@@ -137,8 +140,11 @@ class Choice:
 
     def _measured(self, way: Way) -> Point:
         if way not in self._points:
-            self._points[way] = measure(self.tape, way)
+            self._points[way] = self._measure(way)
         return self._points[way]
+
+    def _measure(self, way: Way) -> Point:
+        return measure(self.tape, way) if self._once is None else self._once.measure(way)
 
 
 def measure(tape: Tape, way: Way) -> Point:
@@ -149,10 +155,10 @@ def measure(tape: Tape, way: Way) -> Point:
     return Point(way, seconds, peak_rank_timeline(program, tape.kinds).peak_bytes)
 
 
-def _is_confirmed(plan: Plan, point: Point) -> bool:
+def _is_confirmed(plan: Plan, point: Point, doubt: float) -> bool:
     """Whether a plan takes as long as it seems to, and holds what it seems to but for a little."""
     slow = point.added_seconds >= plan.seconds * SAME
-    return slow and plan.peak_bytes <= point.peak_bytes * DOUBT
+    return slow and plan.peak_bytes <= point.peak_bytes * doubt
 
 
 def _rank(point: Point) -> tuple[float, int]:

@@ -20,7 +20,14 @@ BACK = "back from the host's memory"
 
 def write_copies(tape: Tape, steps: Sequence[Step]) -> Function:
     """Returns the function that runs these steps."""
-    return _Writer(tape).function(steps)
+    ops, values = written(tape, steps)
+    return replace(tape.function, ops=tuple(op for each in ops for op in each), values=values)
+
+
+def written(tape: Tape, steps: Sequence[Step]) -> tuple[list[list[Op]], dict[str, Value]]:
+    """Returns the ops of each step, and all values."""
+    writer = _Writer(tape)
+    return [writer.written(step) for step in steps], writer.values
 
 
 class _Writer:
@@ -31,15 +38,16 @@ class _Writer:
         self.away: dict[int, str] = {}
         self.ops: list[Op] = []
 
-    def function(self, steps: Sequence[Step]) -> Function:
-        for step in steps:
-            if step.moves < 0:
-                self._compute(step)
-            elif step.makes:
-                self._reload(step)
-            else:
-                self._offload(step)
-        return replace(self.tape.function, ops=tuple(self.ops), values=self.values)
+    def written(self, step: Step) -> list[Op]:
+        """Returns the ops of the next step."""
+        self.ops = []
+        if step.moves < 0:
+            self._compute(step)
+        elif step.makes:
+            self._reload(step)
+        else:
+            self._offload(step)
+        return self.ops
 
     def _compute(self, step: Step) -> None:
         op = self.tape.ops[step.op]

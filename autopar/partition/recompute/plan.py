@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ MOST_WAYS, LEAST_WAYS = 16, 4
 
 FEWEST = 2
 """How many of the ways that save least are tried with copies made anew."""
+
+TABLES = 32
+"""How many limits of what one microbatch holds are tried, where others hold something, too."""
 
 UNITS = 2048
 """In how many steps the bytes saved by all blocks before are told apart."""
@@ -58,6 +62,20 @@ class Plan:
     seconds: float
 
 
+class _Solved(NamedTuple):
+    """The fastest segments within a limit.
+
+    Attributes:
+        limit: In bytes.
+        seconds: What they take, by the units that they save.
+        chosen: By block and units, the last segment.
+    """
+
+    limit: int
+    seconds: NDArray[np.float64]
+    chosen: NDArray[np.int32]
+
+
 @dataclass(frozen=True)
 class Chain:
     """The blocks of a microbatch.
@@ -71,16 +89,52 @@ class Chain:
     segments: Sequence[Segment]
 
     @cached_property
-    def unit(self) -> int:
-        """The bytes of a step in which saved bytes are told apart."""
+    def saved(self) -> int:
+        """The bytes that are saved if nothing is computed again."""
         single = (each for each in self.segments if each.end == each.first + 1)
         most: dict[int, int] = {}
         for each in single:
             most[each.first] = max(each.profile.saved, most.get(each.first, 0))
-        return max(1, -(-sum(most.values()) // UNITS))
+        return sum(most.values())
+
+    @property
+    def unit(self) -> int:
+        """The bytes of a step in which saved bytes are told apart."""
+        return max(1, -(-self.saved // UNITS))
 
     def fastest(self, limit: int) -> list[Segment] | None:
         """Returns the segments that take the least seconds within a limit; None if none do."""
+        solved = self._solved(limit)
+        place = int(solved.seconds.argmin())
+        return self._followed(solved.chosen, place) if np.isfinite(solved.seconds[place]) else None
+
+    def fastest_beside(self, limit: int, others: float) -> list[Segment] | None:
+        """Returns the fastest segments within a limit if as many others hold what is saved, too.
+
+        Args:
+            limit: In bytes.
+            others: How many.
+        """
+        best, found = np.inf, None
+        for solved in self._tables:
+            most = int((limit - solved.limit) / (others * self.unit))
+            if most >= 0:
+                place = int(solved.seconds[: most + 1].argmin())
+                if solved.seconds[place] < best:
+                    best, found = solved.seconds[place], (solved.chosen, place)
+        return self._followed(*found) if found is not None else None
+
+    @cached_property
+    def _tables(self) -> list[_Solved]:
+        """The fastest segments by what they save, at some limits of what the passes of one hold."""
+        needed = [each.profile.needed for each in self.segments]
+        low, high = min(needed), max(needed) + self.unit * UNITS
+        limits = {low + (high - low) * at // TABLES for at in range(1, TABLES + 1)}
+        solved = map(self._solved, sorted(limits))
+        return [each for each in solved if np.isfinite(each.seconds).any()]
+
+    def _solved(self, limit: int) -> _Solved:
+        """Returns the fastest segments within a limit."""
         size = UNITS + self.count + 1
         seconds = np.full((self.count + 1, size), np.inf)
         seconds[0, 0] = 0.0
@@ -97,8 +151,7 @@ class Chain:
             better = total < target
             target[better] = total[better]
             chosen[segment.end, least + saved : saved + reach + 1][better] = number
-        place = int(seconds[self.count].argmin())
-        return self._followed(chosen, place) if np.isfinite(seconds[self.count, place]) else None
+        return _Solved(limit, seconds[self.count], chosen)
 
     def _followed(self, chosen: NDArray[np.int32], place: int) -> list[Segment]:
         segments: list[Segment] = []
@@ -130,10 +183,19 @@ class Planner:
     Args:
         tape: The tape.
         learned: What is known of other programs; more is added.
+        others: How many other microbatches hold at a time what is saved, too.
+        others_bytes: What they hold if nothing is computed again.
     """
 
-    def __init__(self, tape: Tape, learned: Learned | None = None) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        learned: Learned | None = None,
+        others: float = 0.0,
+        others_bytes: int = 0,
+    ) -> None:
         self.tape = tape
+        self._others, self._others_bytes = others, others_bytes
         self.learned = learned or Learned()
 
     @cached_property
@@ -150,16 +212,26 @@ class Planner:
         """Returns the fastest plan within a limit, None if none is known."""
         way, peak, seconds = NOTHING, 0, 0.0
         for chain in self.chains:
-            segments = chain.fastest(limit)
+            segments = self._fastest(chain, limit)
             if segments is None:
                 return None
-            saved = 0
+            saved, most = 0, 0
             for segment in segments:
                 way = Way(*map(frozenset.union, way, segment.profile.way))
-                peak = max(peak, saved + segment.profile.needed)
+                most = max(most, saved + segment.profile.needed)
                 saved += segment.profile.saved
                 seconds += segment.profile.seconds
+            peak = max(peak, most + self._held(chain, saved))
         return Plan(way, peak, seconds)
+
+    def _fastest(self, chain: Chain, limit: int) -> list[Segment] | None:
+        if not self._others:
+            return chain.fastest(limit)
+        return chain.fastest_beside(limit - self._held(chain, 0), self._others)
+
+    def _held(self, chain: Chain, saved: int) -> int:
+        """Returns what others hold if so much is saved."""
+        return self._others_bytes - int(self._others * (chain.saved - saved))
 
     def _segments(self, blocks: Blocks, batch: int) -> list[Segment]:
         profiler = Profiler(self.tape, batch, self.learned.within)

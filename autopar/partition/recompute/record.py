@@ -87,7 +87,7 @@ class Record:
         """By forward op and microbatch, the backward op that computes the same by itself."""
         late: dict[tuple[object, ...], int] = {}
         for index, op in enumerate(self.ops):
-            if op.phase == "backward":
+            if self.late[index]:
                 late.setdefault((op.kind, op.args, op.microbatch), index)
         batches = sorted(set(self.batches))
         return {

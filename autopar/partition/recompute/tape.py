@@ -44,12 +44,20 @@ class Tape(Record):
         return user_choices(self, self.offload_candidates)
 
 
-def tape_of(program: Program, cluster: Cluster) -> Tape:
+def tape_of(
+    program: Program,
+    cluster: Cluster,
+    *,
+    inside: Sequence[bool] = (),
+    free: Sequence[bool] = (),
+) -> Tape:
     """Returns the tape of a partitioned program.
 
     Args:
         program: The program.
         cluster: Predicts seconds.
+        inside: Of each op, whether it is a part of passes; all are, where nothing is said.
+        free: Of each op, whether it may be computed again; as before.
     """
     main = program.main
     memory = lifetimes(program)
@@ -63,20 +71,25 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
     def counted(names: Sequence[str]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(numbers[name] for name in names))
 
+    inside, free = (each or [True] * len(main.ops) for each in (inside, free))
+    late = [op.phase == "backward" and each for op, each in zip(main.ops, inside, strict=True)]
     turns: dict[int, int] = {}
     for index, op in enumerate(main.ops):
-        if op.phase == "backward":
+        if late[index]:
             turns.setdefault(op.microbatch, index)
     early = [
-        op.phase == "forward" and index < turns.get(op.microbatch, 0)
+        op.phase == "forward" and inside[index] and index < turns.get(op.microbatch, 0)
         for index, op in enumerate(main.ops)
     ]
     fixed = {axis for op in main.ops if op.dist is not None for axis, _ in op.dist.mesh.fixed}
     again = [
         repeated(op)
-        if first and choice_of(op)[0] not in (SAVE, OFFLOAD) and fixed.isdisjoint(axes_of_group(op))
+        if may
+        and first
+        and choice_of(op)[0] not in (SAVE, OFFLOAD)
+        and fixed.isdisjoint(axes_of_group(op))
         else None
-        for op, first in zip(main.ops, early, strict=True)
+        for op, first, may in zip(main.ops, early, free, strict=True)
     ]
     return Tape(
         program=program,
@@ -90,7 +103,7 @@ def tape_of(program: Program, cluster: Cluster) -> Tape:
         again_reads=[() if op is None else counted(op.operands) for op in again],
         again_makes=[() if op is None else counted(op.results) for op in again],
         early=early,
-        late=[op.phase == "backward" for op in main.ops],
+        late=late,
         batches=[op.microbatch for op in main.ops],
         names=list(numbers),
         makers=makers,

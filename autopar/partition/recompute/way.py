@@ -1,7 +1,8 @@
-"""Ways: which forward ops are computed again, and which values leave and come back."""
+"""Ways: which ops are computed again, which values leave and come back, and what that costs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -21,3 +22,18 @@ class Way(NamedTuple):
 
 NOTHING = Way()
 """Nothing is computed again, and all stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A plan and what it costs.
+
+    Attributes:
+        way: What is computed again, and what leaves and comes back.
+        added_seconds: What this adds to a step.
+        peak_bytes: The most bytes that any rank holds at once.
+    """
+
+    way: Way
+    added_seconds: float
+    peak_bytes: int

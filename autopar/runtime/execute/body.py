@@ -83,7 +83,7 @@ class Body:
         self.submodules: dict[str, nn.Module] = {}
         self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
         self.started = async_collectives(function, self._members, _shape_of)
-        self.hosted = hosted(function)
+        self.hosted = hosted(context.program, function)
         self.storage = Storage(context.program, function, self._is_started)
         self.pending: dict[str, _Pending] = {}
 

@@ -134,7 +134,7 @@ class JobRank(Closing):
     def _specialize(self) -> None:
         shared, coords = self.deployment.program_of(self.rank), self.deployment.coords_of(self.rank)
         self.program = replace(shared, signature=specialize_signature(shared, coords))
-        self._has_hosted = bool(hosted(shared.main))
+        self._has_hosted = bool(hosted(shared))
 
     def _read_weights(self) -> dict[str, Tensor]:
         written, device = Keeping(self.program).written, str(self.device)

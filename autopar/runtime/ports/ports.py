@@ -224,7 +224,7 @@ def read_weights(
     pieces: dict[str, Tensor] = {}
     cache = {} if cache is None else cache
     stored = [port for port in program.signature.inputs if is_weight(port)]
-    there = hosted(program.main)
+    there = hosted(program)
     if names is None:
         check_names(file.given, map(_names, stored))
     for port in stored:

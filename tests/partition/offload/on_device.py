@@ -59,7 +59,7 @@ class OnDevice(Tracking):
 def measured(program: Program, weights: Mapping[str, Tensor]) -> int:
     """Returns the most bytes that the device holds in a step."""
     concrete = specialize(program, {})
-    there = hosted(concrete.main)
+    there = hosted(concrete)
     given = dict(zip(concrete.main.inputs, arguments(concrete, weights), strict=True))
     device = [tensor for name, tensor in given.items() if name not in there]
     host = [tensor for name, tensor in given.items() if name in there]

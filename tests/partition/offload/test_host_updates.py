@@ -69,7 +69,7 @@ def test_state_stays_and_gradients_go_down() -> None:
         "aten.add.Scalar": 2 * LAYERS,
     }
     # The count of steps is where the state is; the learning rate goes there once.
-    assert "step/0.weight" in hosted(found.partitioned.main)
+    assert "step/0.weight" in hosted(found.partitioned)
     numbers = set(moved(found, OFFLOAD, numbers=True)) - set(moved(found, OFFLOAD))
     assert numbers == {"lr"}
 

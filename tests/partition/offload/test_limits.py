@@ -33,7 +33,7 @@ def limits() -> list[int]:
 def test_a_limit_takes_the_state_of_the_optimizer_first() -> None:
     most = memory_timeline(plain()).peak_bytes
     found = compiled(None, cluster=LINKED, memory=most * 9 // 10)
-    there = hosted(found.partitioned.main)
+    there = hosted(found.partitioned)
     assert there
     assert all("/" in name for name in there)
     assert memory_timeline(found.partitioned).peak_bytes <= most * 9 // 10

@@ -35,7 +35,7 @@ class Marked(nn.Module):
 
 
 def there(found: Any) -> set[str]:
-    return set(hosted(found.partitioned.main))
+    return set(hosted(found.partitioned))
 
 
 def test_patterns_say_what_waits() -> None:

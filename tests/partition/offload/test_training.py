@@ -55,7 +55,7 @@ CHANGES = (
 @pytest.mark.parametrize("offload", [STATE, ALL, ("parameters",), ("exp_avg/*",), ("*.weight",)])
 def test_a_step_with_adam(offload: tuple[str, ...], update: str) -> None:
     found = compiled(offload, update=update)
-    assert hosted(found.partitioned.main)
+    assert hosted(found.partitioned)
     assert_trains_alike(found, "adam")
 
 
@@ -75,7 +75,7 @@ def test_other_optimizers(optimizer: str, update: str) -> None:
 @pytest.mark.parametrize("mesh", MESHES[1:], ids=str)
 def test_meshes(mesh: dict[str, Any], update: str) -> None:
     found = compiled(ALL, update=update, **mesh)
-    assert hosted(found.partitioned.main)
+    assert hosted(found.partitioned)
     assert_trains_alike(found, "adam", **mesh)
 
 
@@ -112,7 +112,7 @@ def test_stages_of_a_pipeline(schedule: str, mesh: str, update: str) -> None:
     assert len(parts) == 2
     for part in parts:
         reloads = [op.operands[0] for op in part.main.ops if op.kind == RELOAD]
-        assert 0 < len(set(reloads)) < len(hosted(found.partitioned.main))
+        assert 0 < len(set(reloads)) < len(hosted(found.partitioned))
 
 
 @UPDATES

@@ -11,10 +11,10 @@ from typing import cast
 import pytest
 
 from autopar.partition.recompute import choice as module
-from autopar.partition.recompute.choice import Choice, Point
+from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.plan import Plan
 from autopar.partition.recompute.tape import Tape
-from autopar.partition.recompute.way import NOTHING, Way
+from autopar.partition.recompute.way import NOTHING, Point, Way
 
 MOST = 1_000_000
 PLANS = 60

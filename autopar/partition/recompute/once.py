@@ -1,0 +1,227 @@
+"""Once: what ranks on a slice do for one microbatch, and what they hold for the others meanwhile.
+
+Behind `outline` a loop over microbatches is a few calls. What is computed again is the same for all
+of them, so it is chosen for one: its calls are written out, one behind another, as if there were no
+other microbatch. What is chosen is written back into the functions: copies stand in the one that
+reads them, which is given what they read.
+
+Others are under way at the same time, and each of them holds something (`crowd`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from autopar.cost import Cluster, Lifetimes, kinds_of_ranks, lifetimes
+from autopar.ir.ops.loops import CARRY, behind, is_inside
+from autopar.ir.program import MICROBATCH, Function, Op, Program, Ref, Value, callee_of
+from autopar.partition.recompute.copies import written
+from autopar.partition.recompute.crowd import CALL, Crowd, Held
+from autopar.partition.recompute.replay import Step, replay
+from autopar.partition.recompute.tape import Tape, tape_of
+from autopar.partition.recompute.way import Point, Way
+
+MAIN = -1
+"""In the place of a call: of ops that are in none."""
+
+
+def insiders(main: Function) -> frozenset[str]:
+    """Returns the values that each microbatch has one of; what is carried is handed on."""
+    inside = (op for op in main.ops if op.kind != CARRY and is_inside(behind(op), MICROBATCH))
+    return frozenset(name for op in inside for name in op.results)
+
+
+class Once:
+    """What is done for one microbatch.
+
+    Args:
+        program: The first iteration, with calls, as ranks on a slice run it.
+        inside: The values that each microbatch has one of.
+        fixed: Functions that stay as they are.
+        crowd: What is under way beside it.
+        cluster: Predicts seconds.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        inside: Collection[str],
+        fixed: Collection[str],
+        crowd: Crowd,
+        cluster: Cluster,
+    ) -> None:
+        self.program, self.crowd = program, crowd
+        self._inside = inside
+        self._owners: list[int] = []
+        flat = program.with_main(self._written_out())
+        both = [*zip(self._owners, flat.main.ops, strict=True)]
+        read = {name for at, op in both if self._is_late(at, op) for name in op.operands}
+        self.tape: Tape = tape_of(
+            flat,
+            cluster,
+            inside=[at != MAIN or self.is_inside(op) for at, op in both],
+            free=[self._is_free(at, fixed) and read.isdisjoint(op.results) for at, op in both],
+        )
+
+    def _written_out(self) -> Function:
+        """Returns `main` with what it calls in the place of calls."""
+        main = self.program.main
+        ops, values = list[Op](), dict(main.values)
+        for at, op in enumerate(main.ops):
+            callee = self.program.functions[callee_of(op)] if op.kind == CALL else None
+            ops += [op] if callee is None else callee.ops
+            self._owners += [MAIN] if callee is None else [at] * len(callee.ops)
+            values.update({} if callee is None else callee.values)
+        return replace(main, ops=tuple(ops), values=values)
+
+    def _is_free(self, at: int, fixed: Collection[str]) -> bool:
+        return at != MAIN and callee_of(self.program.main.ops[at]) not in fixed
+
+    def _is_late(self, at: int, op: Op) -> bool:
+        """Returns whether an op of `main` is a part of the backward pass: it reads no copies."""
+        return at == MAIN and op.phase == "backward" and self.is_inside(op)
+
+    def is_inside(self, op: Op) -> bool:
+        """Returns whether an op of `main` is run for each microbatch."""
+        return any(name.removesuffix(".room") in self._inside for name in op.results)
+
+    @cached_property
+    def kinds(self) -> Sequence[Mapping[str, int]]:
+        """The coordinates of a rank of each kind."""
+        return kinds_of_ranks(self.program)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """About the most that a rank holds if nothing is computed again."""
+        return self._peak_bytes(self.program)
+
+    def measure(self, way: Way) -> Point:
+        """Returns what a plan costs: seconds of one microbatch, and bytes with those of others."""
+        steps = self.steps(way)
+        seconds = sum(step.added_seconds(self.tape) for step in steps)
+        program = with_functions(self.program, self.functions(steps))
+        return Point(way, seconds, self._peak_bytes(program))
+
+    def steps(self, way: Way) -> list[Step]:
+        """Returns the steps of one microbatch."""
+        return replay(self.tape, way, range(len(self.tape.ops)))
+
+    def _peak_bytes(self, program: Program) -> int:
+        return max(self._peak_of(lifetimes(program, coords)) for coords in self.kinds)
+
+    def _peak_of(self, memory: Lifetimes) -> int:
+        own, most, beside = Held(memory, self.is_own), 0, 0
+        at_bytes = memory.at_bytes()
+        for at in reversed(range(len(memory.ops))):
+            op = memory.ops[at]
+            if op.kind == CALL:
+                held, others = self.crowd.held_bytes(callee_of(op), own.held)
+                most, beside = max(most, at_bytes[at] + held - own.before(at)), others
+            else:
+                most = max(most, at_bytes[at] + (beside if self.is_inside(op) else 0))
+        return most
+
+    def is_own(self, op: Op) -> bool:
+        """Returns whether what an op of `main` makes is of a microbatch."""
+        return op.kind == CALL or self.is_inside(op)
+
+    def others(self) -> tuple[float, int]:
+        """Returns how many others there are by what they hold, and the most that those hold.
+
+        That is if nothing is computed again; one is as many as one microbatch holds at most.
+        """
+        held = one = 0
+        for coords in self.kinds:
+            own = Held(lifetimes(self.program, coords), self.is_own)
+            held = max(held, *(self.crowd.held_bytes(n, own.held)[1] for n in self.crowd.beside))
+            one = max(one, own.most)
+        return (held / one if one else 0.0), held
+
+    def functions(self, steps: Sequence[Step]) -> dict[str, Function]:
+        """Returns the functions that are others if these steps are run, by name."""
+        ops, values = written(self.tape, steps)
+        within: dict[int, list[Op]] = defaultdict(list)
+        owner_of: dict[str, int] = {}
+        for owner, each in zip(self._step_owners(steps), ops, strict=True):
+            within[owner] += each
+            owner_of.update((name, owner) for op in each for name in op.results)
+        read: dict[str, set[int]] = defaultdict(set)
+        for owner, each in within.items():
+            for op in each:
+                for name in op.operands:
+                    read[name].add(owner)
+        for name in self.program.main.outputs:
+            read[name].add(MAIN)
+        found = {}
+        for at, each in within.items():
+            if at != MAIN:
+                before = self.program.functions[callee_of(self.program.main.ops[at])]
+                after = _function(before, each, values, {n for n in read if read[n] - {at}})
+                if after != before:
+                    found[before.name] = after
+        return found
+
+    def _step_owners(self, steps: Sequence[Step]) -> list[int]:
+        """Returns the call in which each step is.
+
+        What is run ahead of its place, as copies are, is where what follows it is; what leaves is
+        where what it follows is.
+        """
+        owners, owner, first = [MAIN] * len(steps), MAIN, len(self._owners)
+        for number in reversed(range(len(steps))):
+            step = steps[number]
+            if step.copy < 0 and step.op < first:
+                first, owner = step.op, self._owners[step.op]
+            owners[number] = owner
+        inside = MAIN
+        for number, step in enumerate(steps):
+            if step.moves >= 0 and not step.makes:
+                owners[number] = inside
+            elif owners[number] != MAIN:
+                inside = owners[number]
+        return owners
+
+
+def _function(
+    before: Function, ops: Sequence[Op], known: Mapping[str, Value], read: Collection[str]
+) -> Function:
+    """Returns a function of other ops, with what is read of it outside."""
+    made = dict.fromkeys(name for op in ops for name in op.results)
+    wanted = dict.fromkeys(name for op in ops for name in op.operands if name not in made)
+    inputs = (
+        *(n for n in before.inputs if n in wanted),
+        *(n for n in wanted if n not in before.inputs),
+    )
+    renewed = {output for output, _ in before.aliases}
+    kept = [n for n in before.outputs if n in renewed or (n in made and n in read)]
+    outputs = (*(n for n in made if n in read and n not in before.outputs), *kept)
+    values = {name: known[name] for name in (*inputs, *made)}
+    return replace(before, inputs=inputs, outputs=outputs, values=values, ops=tuple(ops))
+
+
+def with_functions(program: Program, functions: Mapping[str, Function]) -> Program:
+    """Returns a program in which calls are of some functions in the place of others."""
+    if not functions:
+        return program
+    main = program.main
+    values = dict(main.values)
+    ops = [*_calls(main.ops, functions)]
+    for each in functions.values():
+        values.update((name, each.values[name]) for name in each.outputs)
+    made = {*main.inputs, *(name for op in ops for name in op.results)}
+    values = {name: value for name, value in values.items() if name in made}
+    changed = replace(main, ops=tuple(ops), values=values)
+    return replace(program, functions={**program.functions, **functions, "main": changed})
+
+
+def _calls(ops: Sequence[Op], functions: Mapping[str, Function]) -> Iterator[Op]:
+    for op in ops:
+        callee = functions.get(callee_of(op)) if op.kind == CALL else None
+        if callee is None:
+            yield op
+        else:
+            given = op.with_args({"operands": tuple(map(Ref, callee.inputs))})
+            yield replace(given, results=callee.outputs)
