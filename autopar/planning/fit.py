@@ -35,6 +35,9 @@ from autopar.partition.recompute import (
 ROLES = ("optimizer_state", "parameter")
 """What may wait in the host's memory, what is needed least often first."""
 
+_TRIES = 3
+"""How often more is computed again where a program with transfers holds more than it should."""
+
 STEPS = 4
 """Levels per role."""
 
@@ -155,11 +158,11 @@ class Fitter:
                 limit, most = memory_bytes + known.freed_bytes, min(least, below) - known.seconds
                 added = self._recomputer.added_seconds(limit, most)
             except DoesNotFit as miss:
-                misses.append(miss.offloaded(known.host_bytes, known.freed_bytes))
+                misses.append((miss.offloaded(known.host_bytes, known.freed_bytes), level))
                 continue
             least = min(least, added + known.seconds)
         if least == math.inf and below == math.inf:
-            raise _smallest(misses)
+            raise self._smallest(misses)
         return least
 
     def within(self, memory_bytes: int | None) -> Fitted:
@@ -180,12 +183,12 @@ class Fitter:
             try:
                 found = self._fitted(level, memory_bytes)
             except DoesNotFit as miss:
-                misses.append(miss.offloaded(known.host_bytes, known.freed_bytes))
+                misses.append((miss.offloaded(known.host_bytes, known.freed_bytes), level))
                 continue
             if best is None or found.added_seconds < best.added_seconds:
                 best = found
         if best is None:
-            raise _smallest(misses)
+            raise self._smallest(misses)
         return best
 
     def _unlimited(self) -> Fitted:
@@ -200,11 +203,30 @@ class Fitter:
         recomputed = self._recomputer.within(memory_bytes + freed)
         if not level:
             return self._offloaded(recomputed, level, recomputed.peak_bytes)
-        found = self._offloaded(recomputed, level)
+        found, over = self._offloaded(recomputed, level), 0
+        # What is freed is known of the program as it is before anything is computed again.
+        for _ in range(_TRIES):
+            over += max(0, found.peak_bytes - memory_bytes)
+            if found.peak_bytes <= memory_bytes or self._least_bytes > memory_bytes + freed - over:
+                break
+            recomputed = self._recomputer.within(memory_bytes + freed - over)
+            found = self._offloaded(recomputed, level)
         if found.peak_bytes > memory_bytes:
-            over = found.peak_bytes + freed
-            raise DoesNotFit(over, memory_bytes + freed, stored_bytes=freed)
+            most = found.peak_bytes + freed
+            raise DoesNotFit(most, memory_bytes + freed, stored_bytes=freed)
         return found
+
+    @cached_property
+    def _least_bytes(self) -> int:
+        return self._recomputer.least_bytes
+
+    def _smallest(self, misses: Sequence[tuple[DoesNotFit, tuple[str, ...]]]) -> DoesNotFit:
+        """Returns the error of what needs least; how much that is exactly, if something waits."""
+        miss, level = min(misses, key=lambda each: each[0].least_bytes)
+        if not level:
+            return miss
+        found = self._offloaded(self._recomputer.within(self._least_bytes), level)
+        return miss.at_least(found.peak_bytes)
 
     def _offloaded(
         self, recomputed: Recomputed, level: tuple[str, ...], peak_bytes: int | None = None
@@ -238,7 +260,3 @@ def _levels(program: Program) -> Iterator[tuple[str, ...]]:
             if level != chosen:
                 yield level
         chosen = tuple(dict.fromkeys((*chosen, *(port.label for port in ports))))
-
-
-def _smallest(misses: Sequence[DoesNotFit]) -> DoesNotFit:
-    return min(misses, key=lambda miss: miss.least_bytes)

@@ -70,6 +70,11 @@ class DoesNotFit(InvalidInputError):
         self._host_bytes = host_bytes
         return self._but(self._plans, self._place, freed_bytes)
 
+    def at_least(self, nbytes: int) -> DoesNotFit:
+        """Returns the same, of a program that needs at least so much."""
+        self.least_bytes = max(nbytes, self.least_bytes)
+        return self._but(self._plans, self._place)
+
     def _but(self, plans: int, place: str, less: int = 0) -> DoesNotFit:
         limit, stored_bytes, trains = self._known
         return DoesNotFit(

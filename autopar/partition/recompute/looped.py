@@ -13,7 +13,6 @@ needn't be made.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ from autopar.ir.unroll import first_iteration
 from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.crowd import Crowd
 from autopar.partition.recompute.does_not_fit import DoesNotFit
-from autopar.partition.recompute.once import Once, insiders, with_functions
+from autopar.partition.recompute.once import Once, Written, functions_of, insiders, with_functions
 from autopar.partition.recompute.plan import Learned
 from autopar.partition.recompute.recomputed import Recomputed
 from autopar.partition.recompute.way import Point
@@ -127,13 +126,13 @@ class LoopRecomputer:
         program, inside = self._looped.program, insiders(self._looped.program.main)
         first = program.with_main(first_iteration(program.main))
         firsts = parts_of(first)
-        callers = Counter(name for each in firsts for name in called(each.main))
-        shared = {name for name, count in callers.items() if count > 1}
-        crowds = [Crowd.of(part.main) for part in self._looped.parts]
-        return [
-            Once(once, inside, shared, crowd, self._cluster)
-            for once, crowd in zip(firsts, crowds, strict=True)
-        ]
+        found, decided = list[Once](), set[str]()
+        for once, part in zip(firsts, self._looped.parts, strict=True):
+            # Of what ranks of several kinds call, those of the first decide.
+            crowd = Crowd.of(part.main)
+            found.append(Once(once, inside, frozenset(decided), crowd, self._cluster))
+            decided.update(called(once.main))
+        return found
 
     @cached_property
     def _choices(self) -> list[Choice]:
@@ -237,9 +236,10 @@ class LoopRecomputer:
     def _joint(self, points: Sequence[Point]) -> _Joint:
         key = tuple(points)
         if key not in self._made:
-            functions = {}
+            written: dict[str, Written] = {}
             for once, point in zip(self._parts, points, strict=True):
-                functions.update(once.functions(once.steps(point.way)))
+                written.update(once.written(once.steps(point.way)))
+            functions = functions_of(self._looped.program, written)
             program, held = self._looped.ranks, self._looped.peak_bytes
             if functions:
                 program = self._looped.finish(with_functions(self._looped.program, functions))

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 from autopar.cost import Cluster, Lifetimes, kinds_of_ranks, lifetimes
 from autopar.ir.ops.loops import CARRY, behind, is_inside
@@ -32,6 +33,13 @@ def insiders(main: Function) -> frozenset[str]:
     """Returns the values that each microbatch has one of; what is carried is handed on."""
     inside = (op for op in main.ops if op.kind != CARRY and is_inside(behind(op), MICROBATCH))
     return frozenset(name for op in inside for name in op.results)
+
+
+class Written(NamedTuple):
+    """What a function does, and the values around that."""
+
+    ops: Sequence[Op]
+    values: Mapping[str, Value]
 
 
 class Once:
@@ -54,7 +62,7 @@ class Once:
         cluster: Cluster,
     ) -> None:
         self.program, self.crowd = program, crowd
-        self._inside = inside
+        self._inside, self._fixed = inside, fixed
         self._owners: list[int] = []
         flat = program.with_main(self._written_out())
         both = [*zip(self._owners, flat.main.ops, strict=True)]
@@ -142,27 +150,19 @@ class Once:
 
     def functions(self, steps: Sequence[Step]) -> dict[str, Function]:
         """Returns the functions that are others if these steps are run, by name."""
+        return functions_of(self.program, self.written(steps))
+
+    def written(self, steps: Sequence[Step]) -> dict[str, Written]:
+        """Returns what functions do if these steps are run, by name.
+
+        Those that stay as they are aren't among them.
+        """
         ops, values = written(self.tape, steps)
-        within: dict[int, list[Op]] = defaultdict(list)
-        owner_of: dict[str, int] = {}
+        within: dict[str, list[Op]] = defaultdict(list)
         for owner, each in zip(self._step_owners(steps), ops, strict=True):
-            within[owner] += each
-            owner_of.update((name, owner) for op in each for name in op.results)
-        read: dict[str, set[int]] = defaultdict(set)
-        for owner, each in within.items():
-            for op in each:
-                for name in op.operands:
-                    read[name].add(owner)
-        for name in self.program.main.outputs:
-            read[name].add(MAIN)
-        found = {}
-        for at, each in within.items():
-            if at != MAIN:
-                before = self.program.functions[callee_of(self.program.main.ops[at])]
-                after = _function(before, each, values, {n for n in read if read[n] - {at}})
-                if after != before:
-                    found[before.name] = after
-        return found
+            if owner != MAIN:
+                within[callee_of(self.program.main.ops[owner])] += each
+        return {n: Written(each, values) for n, each in within.items() if n not in self._fixed}
 
     def _step_owners(self, steps: Sequence[Step]) -> list[int]:
         """Returns the call in which each step is.
@@ -185,10 +185,32 @@ class Once:
         return owners
 
 
-def _function(
-    before: Function, ops: Sequence[Op], known: Mapping[str, Value], read: Collection[str]
-) -> Function:
+def functions_of(program: Program, written: Mapping[str, Written]) -> dict[str, Function]:
+    """Returns the functions of a program that are others if they do this, by name.
+
+    Args:
+        program: The program, which calls each at most once.
+        written: What functions do.
+    """
+    read: dict[str, set[str]] = defaultdict(set)
+    for name, function in program.functions.items():
+        for op in written[name].ops if name in written else function.ops:
+            for operand in op.operands if op.kind != CALL else ():
+                read[operand].add(name)
+    for name in program.main.outputs:
+        read[name].add(program.main.name)
+    found = {}
+    for name, each in written.items():
+        before = program.functions[name]
+        after = _function(before, each, {n for n in read if read[n] - {name}})
+        if after != before:
+            found[name] = after
+    return found
+
+
+def _function(before: Function, written: Written, read: Collection[str]) -> Function:
     """Returns a function of other ops, with what is read of it outside."""
+    ops, known = written
     made = dict.fromkeys(name for op in ops for name in op.results)
     wanted = dict.fromkeys(name for op in ops for name in op.operands if name not in made)
     inputs = (

@@ -111,8 +111,9 @@ def test_stages_of_a_pipeline(schedule: str, mesh: str, update: str) -> None:
     parts = parts_of(found.partitioned)
     assert len(parts) == 2
     for part in parts:
-        reloads = [op.operands[0] for op in part.main.ops if op.kind == RELOAD]
-        assert 0 < len(set(reloads)) < len(hosted(found.partitioned))
+        ops = (op for function in part.functions.values() for op in function.ops)
+        reloads = {op.operands[0] for op in ops if op.kind == RELOAD}
+        assert 0 < len(reloads) < len(hosted(found.partitioned))
 
 
 @UPDATES

@@ -288,5 +288,5 @@ def test_layers_of_one_width_are_computed_again_as_far_as_needed() -> None:
 
 
 def test_too_little_memory_is_said_by_how_much() -> None:
-    with pytest.raises(InvalidInputError, match=r"more than the limit of 150\.0 KiB; raise"):
-        compiled("gpt2", "", 150 * 2**10)
+    with pytest.raises(InvalidInputError, match=r"more than the limit of 50\.0 KiB; raise"):
+        compiled("gpt2", "", 50 * 2**10)
