@@ -265,7 +265,8 @@ class Evaluator:
         types = tuple(TensorType(each.global_shape, each.dtype) for each in around)
         if all(0 in kind.shape for kind in types[len(types) - len(op.results) :]):
             return NOTHING
-        args = args_at(op.args, self.coords)
+        # Of what iterations have, the first one tells.
+        args = args_at(op.args, {**dict.fromkeys(dict(op.loops), 0), **self.coords})
         kind = functional_kind(op.kind)
         rule = rule_of(replace(op, kind=kind, args=args), values)
         whole = OpDist(_ALONE)

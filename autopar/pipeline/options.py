@@ -257,7 +257,7 @@ class CompileOptions:
     def chooses_chunks(self) -> bool:
         """Whether a limit of memory decides what is computed in parts."""
         limited = self.memory_bytes is not None and self.chunks is None
-        return limited and not self.pipeline and not self.phases_apart
+        return limited and not self.phases_apart
 
     @property
     def offloaded(self) -> tuple[str, ...] | None:

@@ -163,6 +163,17 @@ def test_parts_of_microbatches(mesh: str, tmp_path: Path) -> None:
         torch.testing.assert_close(found[1][name], tensor, rtol=1e-9, atol=1e-11)
 
 
+def test_parts_of_a_stage(tmp_path: Path) -> None:
+    said = {"accumulate": 2, "pipeline": "pp", "strategy": None}
+    whole = compiled("pp=2", **said)
+    limit = int(0.75 * peak_rank_timeline(whole.partitioned).peak_bytes)
+    parts = compiled("pp=2", memory=limit, **said)
+    assert parts.options.chunks
+    assert peak_rank_timeline(parts.partitioned).peak_bytes <= limit
+    losses, _ = trained(compiled(accumulate=2), tmp_path / "whole")
+    assert trained(parts, tmp_path / "parts")[0] == pytest.approx(losses, rel=1e-9)
+
+
 def test_a_module_without_a_loss_fits_too(tmp_path: Path) -> None:
     """Inference: nothing is kept for a backward pass, so only parts can help."""
     model = nn.Sequential(nn.Linear(32, 4096), nn.GELU(), nn.Linear(4096, 32)).eval()
