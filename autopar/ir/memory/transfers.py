@@ -62,26 +62,36 @@ def on_host(op: Op) -> Op:
 def hosted(program: Program, function: Function | None = None) -> frozenset[str]:
     """Returns the inputs that wait in the host's memory.
 
-    They are those that transfers read or write, or ops that the host computes.
+    They are those that transfers read or write, or ops that the host computes, there or in what is
+    called.
 
     Args:
         program: The program.
         function: The function whose inputs they are; by default `main`.
     """
-    function, found, inside = function or program.main, set[str](), dict[str, list[bool]]()
+    return _hosted(program, function or program.main, {})
+
+
+def _hosted(
+    program: Program, function: Function, known: dict[str, frozenset[str]]
+) -> frozenset[str]:
+    """Returns the same; what is known of functions by now is noted, so one may call itself."""
+    if function.name in known:
+        return known[function.name]
+    known[function.name] = frozenset()
+    found: set[str] = set()
     for op in function.ops:
         if op.kind == RELOAD or is_on_host(op):
             found.update(op.operands)
         elif op.kind == OFFLOAD:
             found.update(ref.name for ref in refs(op.arg(OVER)))
-        elif op.kind == "call":
-            callee = program.functions.get(callee_of(op))
-            if callee is not None and callee.name not in inside:
-                there = hosted(program, callee)
-                inside[callee.name] = [name in there for name in callee.inputs]
-            both = zip(op.operands, inside.get(callee_of(op), ()), strict=False)
-            found.update(name for name, is_there in both if is_there)
-    return frozenset(found.intersection(function.inputs))
+        elif op.kind == "call" and callee_of(op) in program.functions:
+            callee = program.functions[callee_of(op)]
+            there = _hosted(program, callee, known)
+            both = zip(op.operands, callee.inputs, strict=False)
+            found.update(outer for outer, inner in both if inner in there)
+    known[function.name] = frozenset(found.intersection(function.inputs))
+    return known[function.name]
 
 
 def host_values(program: Program, function: Function) -> frozenset[str]:
