@@ -161,7 +161,10 @@ def test_more_memory_is_never_slower_nor_less_memory_larger(
     assert steps[-1][1] == peak(compiled(mesh, microbatches, schedule))
 
 
-@pytest.mark.parametrize("schedule", ["", "1f1b", "gpipe", "zb-h1"])
+@pytest.mark.parametrize(
+    "schedule",
+    ["1f1b", *(pytest.param(name, marks=pytest.mark.slow) for name in ("", "gpipe", "zb-h1"))],
+)
 def test_what_is_held_is_what_is_predicted(schedule: str) -> None:
     """On one process, so that nothing has to be received."""
     mesh = "pp=1" if schedule else "1"
