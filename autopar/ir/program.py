@@ -344,7 +344,10 @@ def fixed_of(dist: Layout | OpDist | None) -> Fixed:
     return () if dist is None else dist.mesh.fixed
 
 
-CALLS = {"call": "callee", "repeat": "body"}
+CALL = "call"
+"""The kind of ops that call a function."""
+
+CALLS = {CALL: "callee", "repeat": "body"}
 """The kinds of ops that run a function, with the argument that names it."""
 
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from autopar.ir import emitted
-from autopar.ir.program import Function, Op, Program, callee_of
+from autopar.ir.program import CALL, Function, Op, Program, callee_of
 from autopar.partition.offload.places import Placed, placed
-from autopar.partition.offload.uses import CALL, Segment, segments, uses_of
+from autopar.partition.offload.uses import Segment, segments, uses_of
 
 ALIAS = emitted.alias().kind
 

@@ -19,13 +19,11 @@ from autopar.ir.expr.expression import planned, prod
 from autopar.ir.fixed import Fixed, Index, indices_of
 from autopar.ir.memory.kernels import may_alias
 from autopar.ir.memory.transfers import is_on_host
-from autopar.ir.program import Function, Op, Program, Value
+from autopar.ir.program import CALL, Function, Op, Program, Value
 
 _T = TypeVar("_T")
 
 UPDATE = "update"
-
-CALL = "call"
 
 SMALL = 1 / 8
 """By which part a bucket may be larger than it should be."""

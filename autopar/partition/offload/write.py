@@ -10,9 +10,9 @@ from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
 from autopar.ir.layout import Origin
 from autopar.ir.memory.transfers import PLAN
-from autopar.ir.program import Function, Op, OpDist
+from autopar.ir.program import CALL, Function, Op, OpDist
 from autopar.partition.offload.places import Placed
-from autopar.partition.offload.uses import CALL, Segment
+from autopar.partition.offload.uses import Segment
 
 AWAY = "in the host's memory between uses"
 BACK = "back from the host's memory"

@@ -18,7 +18,7 @@ from typing import ClassVar
 from autopar.ir import emitted
 from autopar.ir.memory.accumulating import ADDS, with_products_added
 from autopar.ir.ops.loops import CARRY, LAST, SUM
-from autopar.ir.program import MICROBATCH, Arg, Function, Op, Program, Ref, Value, on_mesh
+from autopar.ir.program import CALL, MICROBATCH, Arg, Function, Op, Program, Ref, Value, on_mesh
 from autopar.ir.unroll import has_loops, unrolled, with_seeds
 from autopar.partition.pipeline.bodies import Body, bodies_of
 from autopar.partition.pipeline.of_ops import OpTasks
@@ -26,8 +26,6 @@ from autopar.partition.pipeline.order import in_order
 from autopar.partition.pipeline.runs import Runs, Widths
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from autopar.partition.pipeline.tasks import Task
-
-CALL = "call"
 
 LOOP = "loop"
 """The only task where there is no pipeline: all that is done for a microbatch."""

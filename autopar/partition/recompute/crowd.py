@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 from autopar.cost import Lifetimes
 from autopar.cost.memory.buffers import HOST
-from autopar.ir.program import Function, Op, called, callee_of
-
-CALL = "call"
+from autopar.ir.program import CALL, Function, Op, called, callee_of
 
 Done = frozenset[str]
 """The functions that a microbatch has run."""

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from autopar.cost import Cluster, Lifetimes, kinds_of_ranks, lifetimes
 from autopar.ir.ops.loops import CARRY, behind, is_inside
-from autopar.ir.program import MICROBATCH, Function, Op, Program, Ref, Value, callee_of
+from autopar.ir.program import CALL, MICROBATCH, Function, Op, Program, Ref, Value, callee_of
 from autopar.partition.recompute.copies import written
-from autopar.partition.recompute.crowd import CALL, Crowd, Held
+from autopar.partition.recompute.crowd import Crowd, Held
 from autopar.partition.recompute.replay import Step, replay
 from autopar.partition.recompute.tape import Tape, tape_of
 from autopar.partition.recompute.way import Point, Way
