@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 from autopar.annotate import ChunkPin
 from autopar.base.errors import AnnotationError
@@ -28,6 +29,7 @@ from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planning
 from autopar.planning.chunk.peak import Floor, largest
+from autopar.planning.planner import Planner
 
 MOST_PARTS = 256
 """Into how many parts anything is cut."""
@@ -92,11 +94,12 @@ class _Cut:
     @cached_property
     def floor(self) -> Floor:
         """What a rank holds at once, besides what waits for the backward pass."""
-        ranks = self.planning.planner.unlimited.ranks
-        if len(ranks.functions) > 1:
-            # What is within functions isn't seen from outside.
-            return self.alone
-        return Floor.of(peak_rank_timeline(ranks))
+        unlimited = self.planning.planner.unlimited
+        if unlimited.looped is None:
+            return Floor.of(peak_rank_timeline(unlimited.ranks))
+        # What is within functions isn't seen from outside.
+        floors = (Floor.of(memory_timeline(*each)) for each in unlimited.looped.once())
+        return max(floors, key=lambda floor: floor.nbytes)
 
     @cached_property
     def alone(self) -> Floor:
@@ -173,16 +176,18 @@ def _fastest(cuts: Sequence[_Cut], memory_bytes: int) -> _Cut:
         DoesNotFit: If none does.
     """
     best, least, misses = None, math.inf, []
-    # What holds least is made to fit in the least time, so others needn't be looked at for long.
-    for each in reversed(cuts):
+    # What holds least is made to fit in the least time, and the plans that are the fastest without
+    # a limit are known, so others needn't be looked at for long.
+    ways = (Planner.unlimited_seconds, Planner.seconds)
+    for seconds_of, each in product(ways, reversed(cuts)):
         if each.seconds >= least:
             continue
         try:
-            seconds = each.planning.planner.seconds(memory_bytes, least)
+            seconds = seconds_of(each.planning.planner, memory_bytes, least)
         except DoesNotFit as miss:
             misses.append(miss)
             continue
-        if seconds <= least:
+        if seconds < least:
             best, least = each, seconds
     if best is None:
         raise min(misses, key=lambda miss: miss.least_bytes)

@@ -73,13 +73,24 @@ class Planner:
 
         Args:
             memory_bytes: What a rank may hold at once.
-            below: What matters: infinity may be returned if it takes more.
+            below: What matters: infinity may be returned if it takes as much or more.
 
         Raises:
             DoesNotFit: If no plan that is tried fits.
         """
         if self.strategy == AUTO:
-            return self.within.fastest(memory_bytes).seconds
+            best = self.within.faster(memory_bytes, below)
+            return math.inf if best is None else best.seconds
+        return self.unlimited_seconds(memory_bytes, below)
+
+    def unlimited_seconds(self, memory_bytes: int, below: float = math.inf) -> float:
+        """Returns the same of the plan that is the fastest if there is enough memory.
+
+        Raises:
+            DoesNotFit: If it can't be made to fit.
+        """
+        if self.strategy == AUTO:
+            return self.within.base_seconds(memory_bytes, below)
         base = self.unlimited
         if base.peak_bytes <= memory_bytes:
             return base.seconds

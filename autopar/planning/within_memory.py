@@ -135,16 +135,44 @@ class Within:
         Raises:
             DoesNotFit: If no plan fits.
         """
+        best = self.faster(memory_bytes, math.inf)
+        assert best is not None
+        return best
+
+    def faster(self, memory_bytes: int, below: float) -> Outcome | None:
+        """Returns the fastest outcome within a limit; None if all take as long as is known.
+
+        Args:
+            memory_bytes: The limit.
+            below: Serialized seconds that are known.
+
+        Raises:
+            DoesNotFit: If no plan fits, of all that were tried.
+        """
         if self.base.peak_bytes <= memory_bytes:
-            return Outcome(self.base, self._added_seconds(self.base, memory_bytes))
+            added = self._added_seconds(self.base, memory_bytes, below - self.base.seconds)
+            return Outcome(self.base, added) if added < math.inf else None
         misses: list[DoesNotFit] = []
-        best = self._walked(memory_bytes, misses)
-        if best is None:
+        best = self._walked(memory_bytes, misses, below)
+        if best is None and below == math.inf:
             raise min(misses, key=lambda miss: miss.least_bytes).among(len(self._plans))
         return best
 
-    def _walked(self, memory_bytes: int, misses: list[DoesNotFit]) -> Outcome | None:
-        """Returns the fastest outcome of all plans; None if none fits.
+    def base_seconds(self, memory_bytes: int, below: float) -> float:
+        """Returns serialized seconds of the plan that is the fastest if there is enough memory.
+
+        Args:
+            memory_bytes: The limit that it is made to fit into.
+            below: What matters: infinity may be returned if it takes as much or more.
+
+        Raises:
+            DoesNotFit: If it can't be.
+        """
+        base = self.base
+        return base.seconds + self._added_seconds(base, memory_bytes, below - base.seconds)
+
+    def _walked(self, memory_bytes: int, misses: list[DoesNotFit], below: float) -> Outcome | None:
+        """Returns the fastest outcome of all plans below what is known; None if there is none.
 
         Ends once no plan that is left can be faster.
         """
@@ -154,8 +182,8 @@ class Within:
         while True:
             ready = sorted((p for p in untried if p.seconds <= floor), key=lambda p: p.seconds)
             untried = [plan for plan in untried if plan.seconds > floor]
-            best = self._fastest(ready, memory_bytes, misses, best)
-            if math.isinf(floor) or (best is not None and best.seconds <= floor):
+            best = self._fastest(ready, memory_bytes, misses, below, best)
+            if math.isinf(floor) or floor >= (below if best is None else best.seconds):
                 return best
             step = next(steps, Step((), math.inf))
             untried += step.plans
@@ -206,20 +234,21 @@ class Within:
         plans: Iterable[LoweredPlan],
         memory_bytes: int,
         misses: list[DoesNotFit],
+        below: float,
         best: Outcome | None,
     ) -> Outcome | None:
         """Returns the fastest outcome of plans, the fastest first, or a better one known before."""
         for plan in plans:
-            if best is not None and plan.seconds >= best.seconds:
+            least = below if best is None else best.seconds
+            if plan.seconds >= least:
                 break
-            below = math.inf if best is None else best.seconds - plan.seconds
             try:
-                outcome = Outcome(plan, self._added_seconds(plan, memory_bytes, below))
+                added = self._added_seconds(plan, memory_bytes, least - plan.seconds)
             except DoesNotFit as miss:
                 misses.append(miss)
                 continue
-            if best is None or outcome.seconds < best.seconds:
-                best = outcome
+            if plan.seconds + added < least:
+                best = Outcome(plan, added)
         return best
 
     def _added_seconds(

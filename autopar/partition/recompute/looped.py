@@ -25,7 +25,14 @@ from autopar.ir.unroll import first_iteration
 from autopar.partition.recompute.choice import Choice
 from autopar.partition.recompute.crowd import Crowd
 from autopar.partition.recompute.does_not_fit import DoesNotFit
-from autopar.partition.recompute.once import Once, Written, functions_of, insiders, with_functions
+from autopar.partition.recompute.once import (
+    Once,
+    Written,
+    functions_of,
+    insiders,
+    with_functions,
+    written_out,
+)
 from autopar.partition.recompute.plan import Learned
 from autopar.partition.recompute.recomputed import Recomputed
 from autopar.partition.recompute.way import Point
@@ -55,6 +62,18 @@ class Looped:
     def parts(self) -> tuple[Program, ...]:
         """The different programs of ranks."""
         return parts_of(self.ranks)
+
+    @cached_property
+    def firsts(self) -> tuple[Program, ...]:
+        """What ranks of each do for the first microbatch, with calls."""
+        main = self.program.main
+        return parts_of(self.program.with_main(first_iteration(main)))
+
+    def once(self) -> Iterator[tuple[Program, Mapping[str, int]]]:
+        """Yields what each kind of ranks does for one microbatch, and a rank of it."""
+        for first in self.firsts:
+            flat = first.with_main(written_out(first)[0])
+            yield from ((flat, coords) for coords in kinds_of_ranks(flat))
 
     @cached_property
     def peaks(self) -> list[int]:
@@ -123,11 +142,9 @@ class LoopRecomputer:
     @cached_property
     def _parts(self) -> list[Once]:
         """What ranks on each slice do for a microbatch."""
-        program, inside = self._looped.program, insiders(self._looped.program.main)
-        first = program.with_main(first_iteration(program.main))
-        firsts = parts_of(first)
+        inside = insiders(self._looped.program.main)
         found, decided = list[Once](), set[str]()
-        for once, part in zip(firsts, self._looped.parts, strict=True):
+        for once, part in zip(self._looped.firsts, self._looped.parts, strict=True):
             # Of what ranks of several kinds call, those of the first decide.
             crowd = Crowd.of(part.main)
             found.append(Once(once, inside, frozenset(decided), crowd, self._cluster))

@@ -35,6 +35,25 @@ def insiders(main: Function) -> frozenset[str]:
     return frozenset(name for op in inside for name in op.results)
 
 
+def written_out(program: Program) -> tuple[Function, list[int]]:
+    """Returns `main` with what it calls in the place of calls.
+
+    Args:
+        program: The first iteration, with calls.
+
+    Returns:
+        The function, and where in `main` the call of each op is; `MAIN` of those that are in none.
+    """
+    main, ops, owners = program.main, list[Op](), list[int]()
+    values = dict(main.values)
+    for at, op in enumerate(main.ops):
+        callee = program.functions[callee_of(op)] if op.kind == CALL else None
+        ops += [op] if callee is None else callee.ops
+        owners += [MAIN] if callee is None else [at] * len(callee.ops)
+        values.update({} if callee is None else callee.values)
+    return replace(main, ops=tuple(ops), values=values), owners
+
+
 class Written(NamedTuple):
     """What a function does, and the values around that."""
 
@@ -63,8 +82,8 @@ class Once:
     ) -> None:
         self.program, self.crowd = program, crowd
         self._inside, self._fixed = inside, fixed
-        self._owners: list[int] = []
-        flat = program.with_main(self._written_out())
+        main, self._owners = written_out(program)
+        flat = program.with_main(main)
         both = [*zip(self._owners, flat.main.ops, strict=True)]
         read = {name for at, op in both if self._is_late(at, op) for name in op.operands}
         self.tape: Tape = tape_of(
@@ -73,17 +92,6 @@ class Once:
             inside=[at != MAIN or self.is_inside(op) for at, op in both],
             free=[self._is_free(at, fixed) and read.isdisjoint(op.results) for at, op in both],
         )
-
-    def _written_out(self) -> Function:
-        """Returns `main` with what it calls in the place of calls."""
-        main = self.program.main
-        ops, values = list[Op](), dict(main.values)
-        for at, op in enumerate(main.ops):
-            callee = self.program.functions[callee_of(op)] if op.kind == CALL else None
-            ops += [op] if callee is None else callee.ops
-            self._owners += [MAIN] if callee is None else [at] * len(callee.ops)
-            values.update({} if callee is None else callee.values)
-        return replace(main, ops=tuple(ops), values=values)
 
     def _is_free(self, at: int, fixed: Collection[str]) -> bool:
         return at != MAIN and callee_of(self.program.main.ops[at]) not in fixed
