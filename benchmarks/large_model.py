@@ -18,11 +18,13 @@ import sys
 import time
 from dataclasses import replace
 
-SEQUENCE, ROWS = 4096, 8
-"""Tokens of a row, and rows of a microbatch."""
+SEQUENCE = 4096
+"""Tokens of a row."""
 
 
-def measure(layers: int, mesh: str, microbatches: int, schedule: str, part: float) -> None:
+def measure(
+    layers: int, mesh: str, microbatches: int, rows: int, schedule: str, part: float
+) -> None:
     """Prints a row of the table."""
     import torch
     from language_models import LLAMA_70B, llama, tokens
@@ -37,7 +39,7 @@ def measure(layers: int, mesh: str, microbatches: int, schedule: str, part: floa
     optimizer = torch.optim.AdamW(model.parameters())
     recipe = Recipe(optimizer=optimizer, clip_grad_norm=1.0, accumulate=microbatches)
     start = time.process_time()
-    captured = capture(model, tokens(ROWS * microbatches, SEQUENCE), recipe)
+    captured = capture(model, tokens(rows * microbatches, SEQUENCE), recipe)
     middle = time.process_time()
     options = CompileOptions.from_text(mesh=mesh)
     if "pp" in options.mesh.dim_names:
@@ -64,6 +66,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, nargs="+", default=[80])
     parser.add_argument("--mesh", default="8x64")
     parser.add_argument("--microbatches", type=int, default=1)
+    parser.add_argument("--rows", type=int, default=8, help="of a microbatch")
     parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("--memory", type=float, default=0.0)
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
@@ -73,6 +76,7 @@ def main() -> int:
             options.layers[0],
             options.mesh,
             options.microbatches,
+            options.rows,
             options.schedule,
             options.memory,
         )
