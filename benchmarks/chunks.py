@@ -3,23 +3,27 @@
     python benchmarks/chunks.py                       4,096 rows of 768, 50,257 classes, float32
     python benchmarks/chunks.py --rows 1024 --parts 8 64
     python benchmarks/chunks.py --only eager autopar
+    python benchmarks/chunks.py --dtype bfloat16
 
 One step gives the loss and the gradients of what is projected and of the weight; autopar's also
 updates both. Each way runs in a process of its own: the peak of what is allocated in a step beyond
-what is there before, as torch's profiler sees it, what autopar predicts of it, and the least CPU
-seconds of some steps, as a ratio to eager ones. `error` is the largest difference of the gradient
-of the weight from eager's, relative to its largest element.
+what is there before, as torch's profiler sees it, what autopar predicts of it, by how much the
+memory of the process grows in a step that is as any other (RSS), and the least CPU seconds of some
+steps, as a ratio to eager ones. `eager` and `exact` are the largest difference of the gradient of
+the weight from eager's, and from one in float64, relative to its largest element.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +32,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-RATE = 1.0
-"""Of the step after which a parameter's gradient is what it has changed by."""
+RATE, LARGE_RATE = 1.0, 2.0**24
+"""Of steps that are measured; and of one by which a parameter becomes its gradient, times that."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,13 @@ class Sizes:
     rows: int
     width: int
     classes: int
+    dtype: torch.dtype
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Returns what is projected, the weight, and targets."""
         torch.manual_seed(0)
-        hidden = torch.randn(self.rows, self.width)
-        weight = torch.randn(self.classes, self.width) / self.width**0.5
+        hidden = torch.randn(self.rows, self.width).to(self.dtype)
+        weight = (torch.randn(self.classes, self.width) / self.width**0.5).to(self.dtype)
         return hidden, weight, torch.randint(0, self.classes, (self.rows,))
 
 
@@ -53,6 +58,7 @@ class Measured:
     """What a way takes."""
 
     peak_mib: float
+    resident_mib: float
     seconds: float
     gradient: NDArray[np.float32]
     predicted_mib: float | None = None
@@ -74,14 +80,33 @@ def allocated_bytes(step: Step) -> int:
     return most
 
 
+def resident_bytes(step: Step) -> int:
+    """Returns by how much the memory of the process grows in a step, at most; 0 where unknown."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not status.exists():
+        return 0
+
+    def kib(field: str) -> int:
+        (line,) = (each for each in status.read_text().splitlines() if each.startswith(field))
+        return int(line.split()[1])
+
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed isn't there any more
+    reset.write_text("5")  # and the most that there was is what there is now
+    before = kib("VmRSS:")
+    step()
+    return 1024 * (kib("VmHWM:") - before)
+
+
 def measured(step: Step, repeats: int, predicted_mib: float | None = None) -> Measured:
-    gradient = step().detach().clone().numpy()
+    gradient = step().detach().float().numpy()
+    resident = resident_bytes(step)
     seconds = []
     for _ in range(repeats):
         start = time.process_time()
         step()
         seconds.append(time.process_time() - start)
-    return Measured(allocated_bytes(step) / 2**20, min(seconds), gradient, predicted_mib)
+    peak_mib, resident_mib = allocated_bytes(step) / 2**20, resident / 2**20
+    return Measured(peak_mib, resident_mib, min(seconds), gradient, predicted_mib)
 
 
 def under_autograd(sizes: Sizes, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Step:
@@ -150,26 +175,43 @@ def by_autopar(sizes: Sizes, parts: int, repeats: int) -> Measured:
     import autopar
     from autopar.cost import memory_timeline
 
-    hidden, weight, target = sizes.tensors()
-    model = Head(hidden, weight)
-    step = autopar.compile(
-        model,
-        target,
-        mesh="1",
-        strategy=None,
-        training_step=lambda module, batch: module(batch),
-        optimizer=torch.optim.SGD(model.parameters(), RATE),
-        chunks={"mm": (0, parts)} if parts > 1 else None,
-    )
+    target = sizes.tensors()[2]
+    step = _compiled_by_autopar(sizes, parts, RATE)
     timeline = memory_timeline(step.deployment.programs[0])
     predicted = (timeline.peak_bytes - timeline.stored_bytes) / 2**20
     with tempfile.TemporaryDirectory() as folder:
         step.save(folder)
         with autopar.load(folder, virtual=True) as trainer:
-            trainer.step(target)
-            gradient = ((weight - trainer.state_dict()["weight"]) / RATE).numpy()
             found = measured(lambda: _stepped(trainer, target), repeats, predicted)
-    return Measured(found.peak_mib, found.seconds, gradient, predicted)
+    return replace(found, gradient=_gradient_by_autopar(sizes, parts))
+
+
+def _compiled_by_autopar(sizes: Sizes, parts: int, rate: float) -> Any:
+    import autopar
+
+    hidden, weight, target = sizes.tensors()
+    model = Head(hidden, weight)
+    return autopar.compile(
+        model,
+        target,
+        mesh="1",
+        strategy=None,
+        training_step=lambda module, batch: module(batch),
+        optimizer=torch.optim.SGD(model.parameters(), rate),
+        chunks={"mm": (0, parts)} if parts > 1 else None,
+    )
+
+
+def _gradient_by_autopar(sizes: Sizes, parts: int) -> NDArray[np.float32]:
+    """Returns the gradient of the weight: what a step changes it by that is as large as it can."""
+    import autopar
+
+    with tempfile.TemporaryDirectory() as folder:
+        _compiled_by_autopar(sizes, parts, LARGE_RATE).save(folder)
+        with autopar.load(folder, virtual=True) as trainer:
+            trainer.step(sizes.tensors()[2])
+            changed = trainer.state_dict()["weight"].float() - sizes.tensors()[1].float()
+            return (-changed / LARGE_RATE).numpy()
 
 
 def _stepped(trainer: Any, target: Tensor) -> Tensor:
@@ -231,16 +273,35 @@ def in_a_process(way: Callable[[], Measured]) -> Measured | str:
     return found
 
 
+def exact_gradient(sizes: Sizes) -> NDArray[np.float32]:
+    """Returns the gradient of the weight, computed in float64 of the same numbers."""
+    given = sizes.tensors()
+    hidden, weight = (tensor.double() for tensor in given[:2])
+    gradient = torch.zeros_like(weight)
+    for rows, numbers in zip(hidden.chunk(64), given[2].chunk(64), strict=True):
+        scores = torch.softmax(rows @ weight.t(), -1)
+        scores[torch.arange(len(rows)), numbers] -= 1
+        gradient.addmm_(scores.t(), rows, alpha=1 / len(hidden))
+    return gradient.float().numpy()
+
+
+def _difference(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> str:
+    return f"{abs(found - wanted).max() / abs(wanted).max():.0e}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     for name, size in {"rows": 4096, "width": 768, "classes": 50257, "repeats": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--parts", type=int, nargs="+", default=[8, 64])
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--only", nargs="+", help="beginnings of names")
     given = parser.parse_args()
-    sizes = Sizes(given.rows, given.width, given.classes)
+    sizes = Sizes(given.rows, given.width, given.classes, getattr(torch, given.dtype))
+    exact = exact_gradient(sizes)
     eager: Measured | None = None
-    print(f"{'way':24} {'peak MiB':>9} {'predicted':>10} {'CPU s':>6} {'/ eager':>8} {'error':>8}")
+    columns = f"{'way':24} {'peak MiB':>9} {'predicted':>10} {'RSS':>6} {'CPU s':>6} {'/ eager':>8}"
+    print(f"{columns} {'eager':>8} {'exact':>8}")
     for name, way in ways(sizes, given.parts, given.repeats):
         if given.only and not name.startswith(tuple(given.only)):
             continue
@@ -253,11 +314,10 @@ def main() -> None:
         ratio, error = "", ""
         if eager is not None:
             ratio = f"{found.seconds / eager.seconds:.3f}"
-            off = abs(found.gradient - eager.gradient).max() / abs(eager.gradient).max()
-            error = f"{off:.0e}"
+            error = _difference(found.gradient, eager.gradient)
         print(
-            f"{name:24} {found.peak_mib:9.1f} {predicted:>10} {found.seconds:6.2f} {ratio:>8}"
-            f" {error:>8}",
+            f"{name:24} {found.peak_mib:9.1f} {predicted:>10} {found.resident_mib:6.0f}"
+            f" {found.seconds:6.2f} {ratio:>8} {error:>8} {_difference(found.gradient, exact):>8}",
             flush=True,
         )
 

@@ -35,6 +35,8 @@ Item = TypeVar("Item")
 RATE_DTYPE = torch.float64
 """Of learning rates: that of Python's numbers, which torch rounds only where it computes."""
 
+_HALVES = (torch.bfloat16, torch.float16)
+
 COUNT = "step"
 """The name of an optimizer's state that counts its steps."""
 
@@ -156,7 +158,8 @@ def _step(
     groups = []
     for group, rate in zip(request.optimizer.param_groups, rates, strict=True):
         own = [theirs[id(p)] for p in group["params"] if id(p) in theirs]
-        groups.append({**group, **_options(group, own), "params": own, "lr": rate})
+        options = _options(request.optimizer, group, own)
+        groups.append({**group, **options, "params": own, "lr": rate})
     optimizer = cloned(request.optimizer, groups)
     by_name = dict(zip(request.parameters, parameters, strict=True))
     fused = {id(p) for group in groups if group.get("fused") for p in group["params"]}
@@ -176,15 +179,20 @@ def _step(
         state.copy_(counted.to(state.dtype))
 
 
-def _options(group: Mapping[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
+def _options(
+    optimizer: Optimizer, group: Mapping[str, Any], parameters: Sequence[Tensor]
+) -> dict[str, Any]:
     """Returns how a group of parameters is updated, where its user leaves that open.
 
     One kernel per parameter is fastest, on every device. Torch takes it only if told so, because
-    it was new; `fused=False` is left as it is.
+    it was new; `fused=False` is left as it is. On CPUs its kernel of SGD leaves parameters of 16
+    bits as they were (torch 2.13), so that isn't taken even if its user says so.
     """
     options = {key: value for key, value in _OPTIONS.items() if key in group}
     if "fused" not in group:
         return options
+    if isinstance(optimizer, torch.optim.SGD) and any(p.dtype in _HALVES for p in parameters):
+        return {**options, "fused": False}
     open_ = group["fused"] is None and not group.get("differentiable")
     if group["fused"] or (open_ and all(p.is_floating_point() for p in parameters)):
         options.update({key: False for key in ("capturable",) if key in group}, fused=True)

@@ -107,13 +107,13 @@ def loss_of_targets(name: str) -> RuleFunction:
 def _write_loss(w: BodyWriter, classes: _Classes, reduction: int, name: str, soft: bool) -> None:
     target = w.value(w.op.results[0])
     wide = accumulate_dtype(target.dtype)
-    scores = w.cast(w.required("self"), wide)
+    scores = w.required("self")
     if name == "cross_entropy":
-        scores = write_log_softmax(w, scores, classes.dim)
+        scores = write_log_softmax(w, w.cast(scores, wide), classes.dim)
     if soft:
-        loss, weights = _soft_loss(w, classes, scores), ""
+        loss, weights = _soft_loss(w, classes, w.cast(scores, wide)), ""
     else:
-        loss, weights = _loss_of_classes(w, classes, scores)
+        loss, weights = _loss_of_classes(w, classes, scores, wide)
     total = _total(w, loss, weights, reduction)
     if reduction != NONE:
         loss = _sum(w, loss)
@@ -125,22 +125,22 @@ def _write_loss(w: BodyWriter, classes: _Classes, reduction: int, name: str, sof
         w.cast(total, second.dtype, second.name)
 
 
-def _loss_of_classes(w: BodyWriter, classes: _Classes, scores: str) -> tuple[str, str]:
+def _loss_of_classes(w: BodyWriter, classes: _Classes, scores: str, wide: str) -> tuple[str, str]:
     """Adds the loss and the weight of every target, both 0 where it is ignored."""
     target = w.value(w.required("target"))
     ignored = _ignored(w)
     kept = w.like("aten.masked_fill.Scalar", target.name, mask=Ref(ignored), value=0)
     index = w.reshape(kept, _with_one(target.global_shape, classes.dim))
     args: dict[str, Arg] = {"self": Ref(scores), "dim": classes.dim, "index": Ref(index)}
-    dtype = w.value(scores).dtype
-    picked = w.emit("aten.gather.default", args, w.value(index).global_shape, dtype)
-    loss = w.like("aten.neg.default", w.reshape(picked, target.global_shape))
+    # Of halves only what is picked is made wide.
+    picked = w.emit("aten.gather.default", args, w.value(index).global_shape, w.value(scores).dtype)
+    loss = w.like("aten.neg.default", w.cast(w.reshape(picked, target.global_shape), wide))
     if w.name("weight") is not None:
-        weights = _weights_of(w, kept, dtype)
+        weights = _weights_of(w, kept, wide)
         loss = w.combine("aten.mul.Tensor", loss, weights)
     else:
-        ones: dict[str, Arg] = {"size": target.global_shape, "fill_value": 1, "dtype": DType(dtype)}
-        weights = w.emit("aten.full.default", ones, target.global_shape, dtype)
+        ones: dict[str, Arg] = {"size": target.global_shape, "fill_value": 1, "dtype": DType(wide)}
+        weights = w.emit("aten.full.default", ones, target.global_shape, wide)
     if smoothing := _smoothing(w):
         spread = _spread_loss(w, classes, scores)
         share = smoothing / as_number(w.value(scores).global_shape[classes.dim])
