@@ -80,11 +80,11 @@ class Task:
         return {"input_ids": ids, "labels": ids}
 
 
-def small_gpt2(hidden: int) -> nn.Module:
+def small_gpt2(hidden: int, words: int = VOCABULARY) -> nn.Module:
     """Returns a GPT-2 of two layers."""
     ends = {"bos_token_id": 0, "eos_token_id": 0}
-    sizes = {"n_embd": hidden, "n_layer": 2, "n_head": 8, "n_positions": 128}
-    return gpt2(vocab_size=VOCABULARY, **sizes, **ends)
+    sizes = {"n_embd": hidden, "n_layer": 2, "n_head": 8, "n_positions": 256}
+    return gpt2(vocab_size=words, **sizes, **ends)
 
 
 def small_llama(hidden: int) -> nn.Module:
