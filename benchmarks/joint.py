@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,11 +184,17 @@ def predict(name: str, task: Task, cluster: Cluster) -> Row:
     return best
 
 
-def measure(task: Task, row: Row, cluster: Cluster, options: argparse.Namespace) -> None:
-    """Prints the seconds of steps with both programs within a limit."""
+def measure(task: Task, write: Callable[[Path], None], options: argparse.Namespace) -> None:
+    """Prints the seconds of steps with both programs within a limit.
+
+    Args:
+        task: What is trained.
+        write: Writes a build for each order of deciding into a folder.
+        options: How often steps are measured.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_builds(task, row.memory_bytes, cluster, folder)
+        write(folder)
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = int(listener.getsockname()[1])
@@ -252,7 +259,7 @@ def main() -> None:
             continue
         row = predict(name, task, cluster)
         if options.measure:
-            measure(task, row, cluster, options)
+            measure(task, partial(write_builds, task, row.memory_bytes, cluster), options)
 
 
 if __name__ == "__main__":

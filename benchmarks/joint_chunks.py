@@ -3,48 +3,62 @@
     python benchmarks/joint_chunks.py                # predicted seconds of a step, on 4 processes
     python benchmarks/joint_chunks.py --measure      # and measured ones, where most is predicted
 
-*Together* is `memory=`. What is decided first knows nothing of the rest: how to split without a
-limit, what to cut for one device within as large a part of what it holds, nothing to cut at all.
-What is left is decided together. Limits are parts of what the fastest plan without one holds.
+*Together* is `memory=`. What is decided first knows nothing of the rest:
+
+splits, chunks    how parameters are split without a limit; then the rest, together
+chunks, splits    what is cut for one device within as large a part of what it holds, how that is
+                  split without a limit, and what is computed again
+chunks, again     what is cut and computed again for one device; then how it is split, if one
+                  device computes nothing again
+again, splits     what is computed again and how it is split, and nothing is cut
+
+Limits are parts of what the fastest plan without one holds.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from joint import Task, small_gpt2
+from joint import ORDERS, Task, measure, small_gpt2
 
 import autopar
 from autopar.base.errors import InvalidInputError
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, evaluate, peak_rank_timeline
 
-PARTS = (0.6, 0.45, 0.35, 0.3, 0.25)
+PARTS = (0.6, 0.5, 0.45, 0.435, 0.42, 0.4)
 """Limits, as parts of what the fastest plan holds."""
 
-ORDERS = ("splits first", "chunks first", "no chunks", "together")
-
 TASKS: Mapping[str, Task] = {
-    "A": Task(lambda: small_gpt2(768, 1024), 32, 128, "4"),
-    "B": Task(lambda: small_gpt2(512, 16_000), 16, 128, "4"),
-    "C": Task(lambda: small_gpt2(512, 8_000), 16, 256, "2x2"),
+    "GPT-2, 2 x 512, 16,000 words, batch 16 x 128": Task(
+        lambda: small_gpt2(512, 16_000), 16, 128, "4"
+    ),
+    "GPT-2, 2 x 256, 32,000 words, batch 16 x 128": Task(
+        lambda: small_gpt2(256, 32_000), 16, 128, "2x2"
+    ),
 }
 """What is trained, by name."""
+
+FIRST = ("splits, chunks", "chunks, splits", "chunks, again", "again, splits")
+TOGETHER = ORDERS[-1]
+
+Compile = Callable[..., CompiledModel]
 
 
 def compiled(task: Task, cluster: Cluster, mesh: str, **said: Any) -> CompiledModel:
     """Returns a training step."""
     model = task.model()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    return autopar.compile(
-        model, task.batch(0), mesh=mesh, cluster=cluster, optimizer=optimizer, **said
-    )
+    known = {"mesh": mesh, "cluster": cluster, "optimizer": optimizer, "strategy": "auto"}
+    if "plan" in said:
+        del known["strategy"]
+    return autopar.compile(model, task.batch(0), **known, **said)
 
 
 def chunks_of(step: CompiledModel) -> dict[str, Any]:
@@ -54,12 +68,10 @@ def chunks_of(step: CompiledModel) -> dict[str, Any]:
 
 def layouts_of(step: CompiledModel) -> dict[str, Any]:
     """Returns how a step splits parameters, as `compile` is told."""
-    values = step.completed.main.values
-    return {
-        port.label: values[port.name].dist.dims_mapping
-        for port in step.completed.signature.inputs
-        if port.role == "parameter"
-    }
+    program = step.completed
+    ports = [port for port in program.signature.inputs if port.role == "parameter"]
+    layouts = {port.label: program.main.values[port.name].dist for port in ports}
+    return {label: layout.dims_mapping for label, layout in layouts.items() if layout is not None}
 
 
 def seconds_of(step: CompiledModel) -> float:
@@ -67,62 +79,103 @@ def seconds_of(step: CompiledModel) -> float:
     return evaluate(step.partitioned, step.options.cluster).serialized_seconds
 
 
-def orders(task: Task, cluster: Cluster, part: float) -> dict[str, CompiledModel]:
-    """Returns what each order of deciding makes of a limit, without those that don't fit."""
-    free = compiled(task, cluster, task.mesh, strategy="auto")
-    alone = peak_rank_timeline(compiled(task, cluster, "1").partitioned).peak_bytes
-    limit = int(part * peak_rank_timeline(free.partitioned).peak_bytes)
-    found: dict[str, CompiledModel] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        plan = Path(folder) / "plan.yaml"
-        autopar.save_plan(free, plan)
-        said: dict[str, dict[str, Any]] = {
-            "splits first": {"strategy": "auto", "shard": layouts_of(free)},
-            "no chunks": {"strategy": "auto", "chunks": {}},
-            "together": {"strategy": "auto"},
-        }
-        try:
-            cut = chunks_of(compiled(task, cluster, "1", memory=int(part * alone)))
-            said["chunks first"] = {"strategy": "auto", "chunks": cut}
-        except InvalidInputError:
-            pass
-        for name, options in said.items():
-            try:
-                found[name] = compiled(task, cluster, task.mesh, memory=limit, **options)
-            except InvalidInputError as error:
-                print(name, str(error)[:150])
+def peak_of(step: CompiledModel) -> int:
+    """Returns the most that a rank holds."""
+    return peak_rank_timeline(step.partitioned).peak_bytes
+
+
+def orders(compile_on: Compile, mesh: str, free: CompiledModel, part: float) -> dict[str, Any]:
+    """Returns what `compile` is told in each order of deciding, without those that don't fit.
+
+    Args:
+        compile_on: Compiles for a mesh.
+        mesh: The mesh.
+        free: The step without a limit.
+        part: The limit, as a part of what that holds.
+    """
+    found: dict[str, Any] = {
+        "splits, chunks": {"shard": layouts_of(free)},
+        "again, splits": {"chunks": {}},
+        TOGETHER: {},
+    }
+    try:
+        alone = compile_on("1", memory=int(part * peak_of(compile_on("1"))))
+    except InvalidInputError:
+        return found
+    chunks = chunks_of(alone)
+    found["chunks, splits"] = {"plan": compile_on(mesh, chunks=chunks)}
+    if seconds_of(alone) <= seconds_of(compile_on("1", chunks=chunks)):
+        found["chunks, again"] = {"chunks": chunks, "activations": {"*": "save"}}
     return found
 
 
-def predict(name: str, task: Task, cluster: Cluster) -> float:
-    """Prints the rows of a model; returns the limit at which deciding together gains most."""
+def within(compile_on: Compile, mesh: str, limit: int, **said: Any) -> CompiledModel | None:
+    """Returns a step within a limit; None if it doesn't fit."""
+    with tempfile.TemporaryDirectory() as folder:
+        if "plan" in said:
+            plan = Path(folder) / "plan.yaml"
+            autopar.save_plan(said["plan"], plan)
+            said = {"plan": plan}
+        try:
+            return compile_on(mesh, memory=limit, **said)
+        except InvalidInputError:
+            return None
+
+
+Steps = tuple[CompiledModel, CompiledModel]
+"""The best of deciding one after the other, and together."""
+
+
+def predict(name: str, task: Task, cluster: Cluster) -> Steps | None:
+    """Prints the rows of a model; returns the steps where deciding together gains most."""
+    compile_on = partial(compiled, task, cluster)
+    free = compile_on(task.mesh)
     print(f"\n{name} on {task.mesh}, predicted milliseconds for {cluster.name}")
-    print(f"{'limit':>6}" + "".join(f"{order:>16}" for order in ORDERS) + f"{'ratio':>8}")
-    best, gains = PARTS[0], 0.0
+    print(f"{'limit':>6}" + "".join(f"{each:>16}" for each in (*FIRST, TOGETHER)) + f"{'ratio':>8}")
+    best, most = None, 0.0
     for part in PARTS:
-        steps = orders(task, cluster, part)
-        seconds = {order: seconds_of(step) for order, step in steps.items()}
-        if "together" not in seconds:
-            return best
-        texts = (f"{1e3 * seconds[o]:.1f}" if o in seconds else "-" for o in ORDERS)
-        others = [seconds[order] for order in seconds if order != "together"]
-        gain = min(others, default=math.nan) / seconds["together"]
-        print(f"{part:6}" + "".join(f"{text:>16}" for text in texts) + f"{gain:8.3f}", flush=True)
-        print({o: (len(chunks_of(s)), max([v[1] for v in chunks_of(s).values()], default=1)) for o, s in steps.items()})
-        best, gains = (part, gain) if gain > gains else (best, gains)
+        limit = int(part * peak_of(free))
+        made = {
+            order: within(compile_on, task.mesh, limit, **said)
+            for order, said in orders(compile_on, task.mesh, free, part).items()
+        }
+        known = {order: (seconds_of(step), step) for order, step in made.items() if step}
+        texts = (f"{1e3 * known[o][0]:.1f}" if o in known else "-" for o in (*FIRST, TOGETHER))
+        ratio = ""
+        if TOGETHER in known and len(known) > 1:
+            least = min(
+                (known[order] for order in FIRST if order in known), key=lambda each: each[0]
+            )
+            gain = least[0] / known[TOGETHER][0]
+            ratio = f"{gain:.3f}"
+            if gain > most:
+                best, most = (least[1], known[TOGETHER][1]), gain
+        print(f"{part:6}" + "".join(f"{text:>16}" for text in texts) + f"{ratio:>8}", flush=True)
     return best
 
 
+def write_steps(steps: Steps, folder: Path) -> None:
+    """Writes a build of each."""
+    for order, step in zip(ORDERS, steps, strict=True):
+        step.save(folder / order)
+
+
 def main() -> None:
+    """Predicts, and measures if asked to."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="only models whose name begins so")
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--rounds", type=int, default=6, help="measured steps of each program")
+    parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--cluster", default="cpu")
     options = parser.parse_args()
     cluster = Cluster.load(options.cluster)
     for name, task in TASKS.items():
-        if not options.names or name.startswith(tuple(options.names)):
-            predict(name, task, cluster)
+        if options.names and not name.startswith(tuple(options.names)):
+            continue
+        best = predict(name, task, cluster)
+        if options.measure and best is not None:
+            measure(task, partial(write_steps, best), options)
 
 
 if __name__ == "__main__":
