@@ -55,7 +55,12 @@ def compiled(task: Task, cluster: Cluster, mesh: str, **said: Any) -> CompiledMo
     """Returns a training step."""
     model = task.model()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    known = {"mesh": mesh, "cluster": cluster, "optimizer": optimizer, "strategy": "auto"}
+    known: dict[str, Any] = {
+        "mesh": mesh,
+        "cluster": cluster,
+        "optimizer": optimizer,
+        "strategy": "auto",
+    }
     if "plan" in said:
         del known["strategy"]
     return autopar.compile(model, task.batch(0), **known, **said)

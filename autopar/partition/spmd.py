@@ -18,7 +18,7 @@ from autopar.cost.reshard.deferred_sums import awaited
 from autopar.cost.reshard.planner import ReshardError, ReshardPlanner
 from autopar.ir import emitted
 from autopar.ir.layout import Layout, Origin
-from autopar.ir.ops.loops import behind, depth
+from autopar.ir.ops.loops import ENTERS, behind, depth
 from autopar.ir.program import Arg, Function, Lifetime, Op, OpDist, Program, Ref, Value
 from autopar.ir.text import print_op
 from autopar.partition.boxes import with_boxes
@@ -173,6 +173,9 @@ class _FunctionPartitioner:
                 plan=(*op.plan, *interface.plan),
             )
         )
+        if op.kind in ENTERS:
+            # What iterations are given is there in front of them; what is made of it is within.
+            return
         for name, layout in zip(op.results, interface.gives, strict=True):
             target = self._finished(name, layout, owner.lifetime) if layout.partial else None
             if target is not None:

@@ -320,7 +320,8 @@ def check_random(seed: int, folder: Path) -> None:
         assert verify_mesh(done.serial, weights, ranks, inputs, forced=True).ok
 
 
-@pytest.mark.parametrize("seed", range(8))
+# In two of them parts of a sum that is pending are given to iterations.
+@pytest.mark.parametrize("seed", [*range(8), 202, 267])
 def test_a_random_step(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)
 
