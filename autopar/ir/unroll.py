@@ -19,6 +19,7 @@ from autopar.ir.ops.loops import (
     CAT,
     LAST,
     LEAVES,
+    PARTS,
     SEED,
     STACK,
     SUM,
@@ -37,7 +38,23 @@ def unrolled(program: Program, but: str = "") -> Program:
         # Within one iteration of a loop those of the loops in it are one after another.
         name, trip = max(loops, key=len)[-1]
         main = _Unroller(with_seeds(main) if name == MICROBATCH else main, name, trip).function()
+    main = _with_views(main)
     return program if main is program.main else program.with_main(main)
+
+
+def _with_views(main: Function) -> Function:
+    """Returns a function that knows of parts of a loop only that they are views."""
+    if all(op.kind != PARTS for op in main.ops):
+        return main
+    return replace(main, ops=tuple(_as_view(main, op) for op in main.ops))
+
+
+def _as_view(main: Function, op: Op) -> Op:
+    if op.kind != PARTS:
+        return op
+    (operand,), (result,) = op.operands, op.results
+    view = emitted.view(main.values[result].shape).with_operand(operand)
+    return on_mesh(view.instead_of(op, result))
 
 
 def first_iteration(main: Function, loop: str = MICROBATCH) -> Function:
