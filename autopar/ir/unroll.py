@@ -126,6 +126,12 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 """Between the seeds of iterations: odd, and far from what users give, or count steps by."""
 
 
+def next_seed(iterations: int = 1) -> Emitted:
+    """Returns what makes the seed of so many iterations later of that of an iteration."""
+    step = (iterations * _SEED_STEP + 2**63) % 2**64 - 2**63
+    return emitted.add(step) if step else emitted.alias()
+
+
 class _Unroller:
     """Unrolls a loop of a function, in which there is no other one.
 
@@ -209,8 +215,7 @@ class _Unroller:
             size = self._values[op.results[0]].shape[dim]
             given = emitted.slice_(iteration * size, (iteration + 1) * size, dim)
         elif op.kind == SEED:
-            step = (iteration * _SEED_STEP + 2**63) % 2**64 - 2**63
-            given = emitted.add(step) if step else emitted.alias()
+            given = next_seed(iteration)
         else:
             return
         result = self._name(op.results[0], iteration)
