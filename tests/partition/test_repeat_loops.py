@@ -19,6 +19,7 @@ from autopar.ir.program import REPEAT, Op, Program
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.execute.torch_compile import through_torch_compile
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.training.stepping import seed_of_step
 from tests.cost.memory.test_measured_memory import arguments
@@ -188,6 +189,29 @@ def test_a_rank_has_as_many_ops_whatever_there_are_of_microbatches(strategy: str
 
     one, few, many = map(ops, (1, 4, 32))
     assert few == many <= 1.3 * one
+
+
+@pytest.mark.slow
+def test_torch_compile_sees_a_microbatch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = compiled(4)
+    (program,) = step.deployment.programs
+    concrete = specialize(program, step.deployment.coords_of(0))
+    groups = {name: Group("", 1, 0, (0,), "gloo") for name in step.deployment.groups}
+    seen: list[object] = []
+    compile_one = torch.compile
+
+    def counted(module: Any, **options: Any) -> Any:
+        seen.append(module)
+        return compile_one(module, **options)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    module = emit(concrete, groups, "cpu", InPlace(None))
+    results = []
+    for run in (module.forward, through_torch_compile(module, whole=False)):
+        with torch.no_grad():
+            results.append(run(*arguments(concrete, {})))
+    assert len(seen) == 1
+    torch.testing.assert_close(*results)
 
 
 def test_what_differs_between_slices_stays_calls() -> None:
