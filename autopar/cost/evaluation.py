@@ -40,7 +40,18 @@ from autopar.ir.memory.transfers import ENDED, STARTED, is_on_host
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import functional_kind, is_known, rule_of
 from autopar.ir.ops.shape.view import FREE
-from autopar.ir.program import CALLS, Arg, Function, Op, OpDist, Program, Ref, Value, callee_of
+from autopar.ir.program import (
+    CALLS,
+    Arg,
+    Function,
+    Op,
+    OpDist,
+    Program,
+    Ref,
+    Value,
+    callee_of,
+    trip_of,
+)
 from autopar.ir.rules.rule import TensorType
 
 
@@ -224,7 +235,7 @@ class Evaluator:
             if apart and is_collective(op.kind) and not apart.isdisjoint(self._axes(op))
         }
         calls = {
-            at: self._called(op).overlapped_seconds * _trip(op)
+            at: self._called(op).overlapped_seconds * trip_of(op)
             for at, op in enumerate(function.ops)
             if op.kind in CALLS
         }
@@ -316,7 +327,7 @@ class Evaluator:
         return self.inside[name]
 
     def _call(self, op: Op) -> OpCost:
-        one, trip = self._called(op), _trip(op)
+        one, trip = self._called(op), trip_of(op)
         return OpCost(
             one.flops * trip,
             sum(each.moved_bytes for each in one.costs) * trip,
@@ -326,13 +337,6 @@ class Evaluator:
             sum(each.transferred_bytes for each in one.costs) * trip,
             one.transfer_seconds * trip,
         )
-
-
-def _trip(op: Op) -> int:
-    """Returns how often an op runs what it calls."""
-    trip = op.arg("trip", 1)
-    assert isinstance(trip, int)
-    return trip
 
 
 _ALONE = ProcessMesh.of_shape((1,), ("alone",))

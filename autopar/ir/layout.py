@@ -55,6 +55,10 @@ class Layout:
         """Returns the layout in which every process holds all of a tensor of this shape."""
         return cls(mesh, tuple(whole(size) for size in shape))
 
+    def stacked(self, number: int) -> Layout:
+        """Returns the layout of so many tensors of this one, along a new first dimension."""
+        return replace(self, dims=(whole(number), *self.dims)).normalized()
+
     @classmethod
     def from_dims_mapping(
         cls, mesh: ProcessMesh, shape: Sequence[IntExpr], dims_mapping: Sequence[ExactMapping]

@@ -347,13 +347,27 @@ def fixed_of(dist: Layout | OpDist | None) -> Fixed:
 CALL = "call"
 """The kind of ops that call a function."""
 
-CALLS = {CALL: "callee", "repeat": "body"}
+REPEAT = "repeat"
+"""The kind of ops that call a function a number of times (`trip`).
+
+It is given what is `carried` from one iteration to the next, the entry of the iteration of what is
+`sliced`, and what is `invariant`. It returns what is carried, and of anything else what all
+iterations have of it, stacked."""
+
+CALLS = {CALL: "callee", REPEAT: "body"}
 """The kinds of ops that run a function, with the argument that names it."""
 
 
 def callee_of(op: Op) -> str:
     """Returns the name of the function that an op runs; its kind is one of `CALLS`."""
     return str(op.arg(CALLS[op.kind]))
+
+
+def trip_of(op: Op) -> int:
+    """Returns how often an op runs what it calls."""
+    trip = op.arg("trip", 1)
+    assert isinstance(trip, int)
+    return trip
 
 
 def called(function: Function) -> set[str]:

@@ -19,6 +19,7 @@ from autopar.ir.ops.loops import (
     CAT,
     LAST,
     LEAVES,
+    PARTS,
     SEED,
     STACK,
     SUM,
@@ -37,7 +38,23 @@ def unrolled(program: Program, but: str = "") -> Program:
         # Within one iteration of a loop those of the loops in it are one after another.
         name, trip = max(loops, key=len)[-1]
         main = _Unroller(with_seeds(main) if name == MICROBATCH else main, name, trip).function()
+    main = _with_views(main)
     return program if main is program.main else program.with_main(main)
+
+
+def _with_views(main: Function) -> Function:
+    """Returns a function that knows of parts of a loop only that they are views."""
+    if all(op.kind != PARTS for op in main.ops):
+        return main
+    return replace(main, ops=tuple(_as_view(main, op) for op in main.ops))
+
+
+def _as_view(main: Function, op: Op) -> Op:
+    if op.kind != PARTS:
+        return op
+    (operand,), (result,) = op.operands, op.results
+    view = emitted.view(main.values[result].shape).with_operand(operand)
+    return on_mesh(view.instead_of(op, result))
 
 
 def first_iteration(main: Function, loop: str = MICROBATCH) -> Function:
@@ -107,6 +124,12 @@ def with_seeds(main: Function) -> Function:
 
 _SEED_STEP = 0x9E3779B97F4A7C15
 """Between the seeds of iterations: odd, and far from what users give, or count steps by."""
+
+
+def next_seed(iterations: int = 1) -> Emitted:
+    """Returns what makes the seed of so many iterations later of that of an iteration."""
+    step = (iterations * _SEED_STEP + 2**63) % 2**64 - 2**63
+    return emitted.add(step) if step else emitted.alias()
 
 
 class _Unroller:
@@ -192,8 +215,7 @@ class _Unroller:
             size = self._values[op.results[0]].shape[dim]
             given = emitted.slice_(iteration * size, (iteration + 1) * size, dim)
         elif op.kind == SEED:
-            step = (iteration * _SEED_STEP + 2**63) % 2**64 - 2**63
-            given = emitted.add(step) if step else emitted.alias()
+            given = next_seed(iteration)
         else:
             return
         result = self._name(op.results[0], iteration)

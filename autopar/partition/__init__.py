@@ -7,6 +7,7 @@ from autopar.partition.offload import OffloadState
 from autopar.partition.pipeline import Order, Outline
 from autopar.partition.prefetch import Prefetch
 from autopar.partition.recompute import Recompute
+from autopar.partition.repeat_loops import RepeatLoops
 from autopar.partition.spmd import Partition
 from autopar.partition.unroll_loops import UnrollLoops
 
@@ -18,5 +19,6 @@ __all__ = [
     "Partition",
     "Prefetch",
     "Recompute",
+    "RepeatLoops",
     "UnrollLoops",
 ]

@@ -206,19 +206,13 @@ def _repeat(program: Program, op: Op, dist: OpDist, function: Function) -> Inter
     gives = [_stored(body, name, op) for name in body.outputs]
     if gives[:carried] != needs[:carried]:
         raise _error(op, f"what @{body.name} carries changes its layout on the way")
-    stacked = [_stacked(layout, trip) for layout in needs[carried:sliced]]
+    stacked = [layout.stacked(trip) for layout in needs[carried:sliced]]
     return Interface(
         (*needs[:carried], *stacked, *needs[sliced:]),
-        (*gives[:carried], *(_stacked(layout, trip) for layout in gives[carried:])),
+        (*gives[:carried], *(layout.stacked(trip) for layout in gives[carried:])),
         op.kind,
         {},
     )
-
-
-def _stacked(layout: Layout, trip: int) -> Layout:
-    """The layout of `trip` tensors of this layout, stacked along a new first dimension."""
-    outer = Layout.replicated(layout.mesh, (trip,)).dims
-    return Layout(layout.mesh, (*outer, *layout.dims), layout.partial).normalized()
 
 
 def _barrier(program: Program, op: Op, dist: OpDist, function: Function) -> Interface:

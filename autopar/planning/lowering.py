@@ -11,7 +11,15 @@ from autopar.ir.memory.transfers import EITHER
 from autopar.ir.passes import Pass, with_options
 from autopar.ir.program import Program
 from autopar.ir.unroll import has_loops
-from autopar.partition import Coalesce, Order, Outline, Partition, Prefetch, UnrollLoops
+from autopar.partition import (
+    Coalesce,
+    Order,
+    Outline,
+    Partition,
+    Prefetch,
+    RepeatLoops,
+    UnrollLoops,
+)
 from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import DEFAULT_SCHEDULE
 from autopar.partition.recompute import Looped
@@ -19,8 +27,8 @@ from autopar.partition.recompute import Looped
 LOOPED: tuple[type[Pass], ...] = (Partition, Coalesce, Prefetch, Outline)
 """The passes behind legalization that see what microbatches do once, in their order."""
 
-APART: tuple[type[Pass], ...] = (UnrollLoops, Order)
-"""Those behind, which tell microbatches apart."""
+APART: tuple[type[Pass], ...] = (RepeatLoops, UnrollLoops, Order)
+"""Those behind, of which one repeats what microbatches do, or others tell them apart."""
 
 LOWERING = (*LOOPED, *APART)
 """All passes behind legalization. Their options are fields of `Lowering`."""

@@ -10,13 +10,14 @@ from autopar.analysis.profiling.layers import layer_of
 from autopar.cost import Evaluation, MemoryTimeline
 from autopar.cost.memory.buffers import SAVED
 from autopar.cost.op_cost import OpCost
-from autopar.ir.program import CALLS, Function, Op, callee_of
+from autopar.ir.program import CALLS, REPEAT, Function, Op, callee_of, trip_of
 
 
 def name_of(op: Op) -> str:
     """Returns what an op is called by: what it computes first, or what it runs."""
     if op.kind in CALLS:
-        return f"{callee_of(op)}.m{op.microbatch}"
+        name = callee_of(op)
+        return name if op.kind == REPEAT else f"{name}.m{op.microbatch}"
     return op.results[0] if op.results else ""
 
 
@@ -68,8 +69,7 @@ def _within(
     """Yields the ops of a function that is called at some positions."""
     inside = costs.inside[function.name]
     outputs = {output: at for at, output in enumerate(function.outputs)}
-    trip = costs.ops[positions[0]].arg("trip", 1)
-    times = len(positions) * (trip if isinstance(trip, int) else 1)
+    times = len(positions) * trip_of(costs.ops[positions[0]])
     at_bytes = max(timeline.at_bytes[at] for at in positions)
     for op, cost in zip(inside.ops, inside.costs, strict=True):
         kept = sum(saved[function.name, outputs[each]] for each in op.results if each in outputs)

@@ -27,6 +27,7 @@ from autopar.cost.memory.buffers import (
 from autopar.cost.memory.collectives import Collective, MemoryUse, memory_use
 from autopar.cost.memory.kernel_results import Effect, effect
 from autopar.cost.memory.known import Given, Known, Taken
+from autopar.cost.memory.loop import Loop, Piece
 from autopar.ir.collectives import declared, is_collective
 from autopar.ir.emitted import OFFLOAD
 from autopar.ir.memory.joining import runs
@@ -37,7 +38,7 @@ from autopar.ir.memory.transfers import hosted, is_on_host
 from autopar.ir.memory.updates import Mutation, Writes, plan_writes
 from autopar.ir.ops.create.creation import OF_A_SHAPE
 from autopar.ir.ops.create.drawing import DRAWINGS, drawing_bytes
-from autopar.ir.program import Function, Op, Program, callee_of
+from autopar.ir.program import CALL, REPEAT, Function, Op, Program, callee_of, trip_of
 
 _STORED = {
     "parameter": PARAMETERS,
@@ -177,9 +178,9 @@ class _Walk:
     def _compute(self, op: Op, position: int) -> None:
         if is_collective(op.kind):
             self._collective(op, position)
-        elif op.kind == "call":
+        elif op.kind == CALL:
             self._call(op, position)
-        elif op.kind == "repeat":
+        elif op.kind == REPEAT:
             self._repeat(op, position)
         elif op.kind == "barrier":
             for result, operand in zip(op.results, op.operands, strict=True):
@@ -342,22 +343,38 @@ class _Walk:
         return inside[key]
 
     def _repeat(self, op: Op, position: int) -> None:
-        """Results of a loop are new, and stacked once more from what the iterations make."""
-        body = self.known.program.functions[callee_of(op)]
-        given = [self.known.dense(body.values[name]) for name in body.inputs]
-        taken = self._taken_by(
-            body.name,
-            Given(
-                tuple((placed, (number,)) for number, placed in enumerate(given)),
-                tuple((placed.nbytes, False, False) for placed in given),
-            ),
-        )
-        for result in op.results:
+        """What a loop takes besides its operands and results is a temporary."""
+        pieces = list(dict.fromkeys(piece for name in op.operands for piece in self.of[name]))
+        kept = {
+            piece
+            for name in op.operands
+            if not self.storage.is_dead(name, position)
+            for piece in self.of[name]
+        }
+        given = [(self.placed[name], self.of[name]) for name in op.operands]
+        known = {piece: Piece(self.buffers[piece].nbytes, piece in kept) for piece in pieces}
+        hosts = frozenset(piece for piece in pieces if self.buffers[piece].kind == HOST)
+        loop = Loop(op, given, known, hosts)
+        for _ in range(trip_of(op)):
+            loop.add(self._taken_by(callee_of(op), loop.given()))
+        found = {piece: piece for piece in pieces}
+        made = 0
+        for result, (placed, inner) in zip(op.results, loop.carried, strict=False):
+            for piece in inner:
+                if piece not in found:
+                    found[piece] = self._take(result, placed, TEMPORARIES, position)
+                    self.buffers[found[piece]].nbytes = loop.pieces[piece].nbytes
+                    made += loop.pieces[piece].nbytes
+            self._bind(result, placed, tuple(found[piece] for piece in inner))
+        stacked = 0
+        for result in op.results[len(loop.carried) :]:
             placed = self._dense(result)
             self._bind(result, placed, (self._take(result, placed, TEMPORARIES, position),))
-        made = sum(self.placed[result].nbytes for result in op.results)
-        inside = taken.peak_bytes - sum(placed.nbytes for placed in given)
-        self.temporary[position] += inside + made
+            stacked += placed.nbytes
+        before = sum(known[piece].nbytes for piece in pieces if piece not in hosts)
+        self.temporary[position] += loop.peak_bytes(stacked) - before - made - stacked
+        if loop.host_bytes:
+            self.buffers.append(Buffer("", loop.host_bytes, HOST, position, position))
 
     def _take(self, name: str, placed: Placed, kind: str, position: int) -> int:
         if self.function.values[name].role == "gradient" and kind != HOST:

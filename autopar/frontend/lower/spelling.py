@@ -9,7 +9,7 @@ from torch import fx
 
 from autopar.ir.dtypes import TORCH_NAMES
 from autopar.ir.emitted import MARK
-from autopar.ir.ops.loops import CARRY, LEAVES, TAKE
+from autopar.ir.ops.loops import CARRY, LEAVES, PARTS, TAKE
 from autopar.ir.ops.losses.alignment import CTC, CTC_GRADIENT
 from autopar.ir.ops.products.recurrent import GRADIENT, RECURRENT
 
@@ -32,7 +32,7 @@ RENAMED: Mapping[str, str] = {
     "aten._efficientzerotensor.default": "aten.zeros.default",
     **{
         f"{kind}.default": kind
-        for kind in (RECURRENT, GRADIENT, CTC, CTC_GRADIENT, CARRY, TAKE, *LEAVES)
+        for kind in (RECURRENT, GRADIENT, CTC, CTC_GRADIENT, CARRY, TAKE, PARTS, *LEAVES)
     },
     # A mark that stays (see `autopar.frontend.lower.marks`).
     MARK: "aten.alias.default",

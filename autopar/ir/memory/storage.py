@@ -5,12 +5,12 @@ Kernels may return views of their operands. So a value may be in the memory of s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from autopar.ir.collectives import is_collective
 from autopar.ir.emitted import END_OFFLOAD
 from autopar.ir.memory.kernels import may_alias
-from autopar.ir.program import Function, Op, Program
+from autopar.ir.program import CALLS, REPEAT, Function, Op, Program, callee_of, refs
 
 
 class Storage:
@@ -94,15 +94,15 @@ class Storage:
             return [(r, (o,)) for r, o in zip(op.results, op.operands, strict=True)]
         if op.kind == END_OFFLOAD:  # What was sent isn't what has arrived.
             return [(op.results[0], op.operands[:1])]
-        callee = self.program.functions.get(str(op.arg("callee")))
-        if op.kind == "call" and callee is not None:
+        callee = self.program.functions.get(callee_of(op)) if op.kind in CALLS else None
+        if callee is not None:
             return self._shared_by(op, callee)
         if is_collective(op.kind):
             shares = not self.is_separate(op)
             if not shares:
                 self._sent[op.results[0]] = at, self.roots[op.operands[0]]
         else:
-            shares = op.kind in ("call", "repeat") or may_alias(op.kind)
+            shares = op.kind in CALLS or may_alias(op.kind)
         return [(result, op.operands if shares else ()) for result in op.results]
 
     def _shared_by(self, op: Op, callee: Function) -> list[tuple[str, tuple[str, ...]]]:
@@ -111,12 +111,34 @@ class Storage:
             self._inside[callee.name] = Storage(self.program, callee)
         inside, over = self._inside[callee.name], dict(callee.aliases)
         given = dict(zip(callee.inputs, op.operands, strict=True))
+        shared = {
+            output: frozenset((over[output],)) if output in over else inside.inputs_of(output)
+            for output in callee.outputs
+        }
+        if op.kind == REPEAT:
+            shared = _carried_on(op, callee, shared)
         return [
-            (
-                result,
-                (given[over[output]],)
-                if output in over
-                else tuple(given[name] for name in sorted(inside.inputs_of(output))),
-            )
+            (result, tuple(given[name] for name in sorted(shared[output])))
             for result, output in zip(op.results, callee.outputs, strict=True)
         ]
+
+
+def _carried_on(
+    op: Op, body: Function, shared: Mapping[str, frozenset[str]]
+) -> dict[str, frozenset[str]]:
+    """Returns the inputs whose memory the results of a loop may share, by output of its body.
+
+    Args:
+        op: The loop.
+        body: What it runs.
+        shared: The same of one iteration.
+    """
+    count = len([*refs(op.arg("carried", ()))])
+    carried = dict(zip(body.inputs, body.outputs[:count], strict=False))
+    found = {output: shared[output] for output in body.outputs[:count]}
+    for _ in carried:
+        for output, names in found.items():
+            before = (found[carried[name]] for name in names if name in carried)
+            found[output] = names.union(*before)
+    # What is stacked is in memory of its own.
+    return {**dict.fromkeys(body.outputs, frozenset[str]()), **found}

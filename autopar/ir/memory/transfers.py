@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.ir.emitted import END_OFFLOAD, END_RELOAD, OFFLOAD, OVER, RELOAD
-from autopar.ir.program import CALL, Function, Op, Program, callee_of, refs
+from autopar.ir.program import CALLS, Function, Op, Program, callee_of, refs
 
 STARTED = (OFFLOAD, RELOAD)
 """Kinds that start a transfer; their results are copies."""
@@ -85,7 +85,7 @@ def _hosted(
             found.update(op.operands)
         elif op.kind == OFFLOAD:
             found.update(ref.name for ref in refs(op.arg(OVER)))
-        elif op.kind == CALL and callee_of(op) in program.functions:
+        elif op.kind in CALLS and callee_of(op) in program.functions:
             callee = program.functions[callee_of(op)]
             there = _hosted(program, callee, known)
             both = zip(op.operands, callee.inputs, strict=False)

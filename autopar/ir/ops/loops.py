@@ -30,6 +30,10 @@ TAKE = "autopar.loop_take"
 """The part of an operand, along a dimension (`dim`), of which the iteration (of `loop`) is the one
 in turn; of the first dimension, and the loop over microbatches, where nothing is said."""
 
+PARTS = "autopar.loop_parts"
+"""The parts of an operand along its first dimension, as many as iterations (`trip`), along a new
+one: a view for what computes all of them at once, as a loop would split each."""
+
 SUM = "autopar.loop_sum"
 """The sum of what all iterations have of a value."""
 
@@ -109,6 +113,13 @@ def take(call: OpCall) -> Rule | None:
     return build_rule(call, [_of_parts(call, dims)], [dims], whole=whole, linear=MOVED, work=0)
 
 
+def parts(call: OpCall) -> Rule | None:
+    """autopar.loop_parts: `(t b) ... -> t b ...`."""
+    dims = factors("i", len(call.operands[0].shape))
+    whole, results = [_ITERATION], ((_ITERATION,), *dims)
+    return build_rule(call, [_of_parts(call, dims)], [results], whole=whole, linear=MOVED, work=0)
+
+
 def put_together(call: OpCall) -> Rule | None:
     """autopar.loop_cat: `b ... -> (t b) ...`."""
     dims = factors("i", len(call.operands[0].shape))
@@ -125,6 +136,7 @@ def stacked(call: OpCall) -> Rule | None:
 
 RULES: Table = {
     TAKE: take,
+    PARTS: parts,
     SUM: pointwise(*FIRST),
     CAT: put_together,
     STACK: stacked,

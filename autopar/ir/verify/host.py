@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from autopar.ir.collectives import is_collective
 from autopar.ir.emitted import END_OFFLOAD, OFFLOAD, OVER, RELOAD
 from autopar.ir.memory.transfers import ENDED, STARTED, host_values, hosted, is_on_host
-from autopar.ir.program import CALL, CALLS, Function, Op, Program, refs
+from autopar.ir.program import CALLS, Function, Op, Program, refs
 from autopar.ir.text.words import value_name
 from autopar.ir.verify.problems import Problems
 
@@ -27,7 +27,7 @@ def check_host(program: Program, function: Function, problems: Problems) -> None
             if not inputs.issuperset(over):
                 expected = "an input of the function"
                 problems.at_op(function, op, f"argument {OVER}", expected, over[0])
-        elif op.kind not in (END_OFFLOAD, CALL) and (read := there.intersection(op.operands)):
+        elif op.kind not in (END_OFFLOAD, *CALLS) and (read := there.intersection(op.operands)):
             name = value_name(min(read))
             expected = f"{name} brought to the device"
             problems.at_op(function, op, "operand", expected, f"{name} itself")

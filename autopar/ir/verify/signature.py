@@ -8,7 +8,20 @@ from itertools import pairwise
 from autopar.ir.expr.expression import IntExpr, Size, axes_of, prod, shape_str, sizes_of
 from autopar.ir.expr.facts import is_at_least
 from autopar.ir.expr.relation import SIGNS
-from autopar.ir.program import LEVELS, Arg, Function, Op, Part, Port, Program, Ref, Value, called
+from autopar.ir.program import (
+    CALLS,
+    LEVELS,
+    Arg,
+    Function,
+    Op,
+    Part,
+    Port,
+    Program,
+    Ref,
+    Value,
+    called,
+    callee_of,
+)
 from autopar.ir.text.words import value_name
 from autopar.ir.used_sizes import used_sizes
 from autopar.ir.verify.function import type_of, type_str
@@ -154,7 +167,7 @@ def _check_given_away(function: Function, program: Program, problems: Problems) 
                 "a value that is there",
                 "one that a call has written over",
             )
-        callee = program.functions.get(str(op.arg("callee"))) if op.kind == "call" else None
+        callee = program.functions.get(callee_of(op)) if op.kind in CALLS else None
         # What a loop carries is another value in each iteration.
         if callee is None or op.loops or len(op.operands) != len(callee.inputs):
             continue

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from autopar.ir import emitted
-from autopar.ir.program import CALL, Function, Op, Program, callee_of
+from autopar.ir.program import CALLS, Function, Op, Program, callee_of, trip_of
 from autopar.partition.offload.places import Placed, placed
 from autopar.partition.offload.uses import Segment, segments, uses_of
 
@@ -46,8 +46,10 @@ def bodies(program: Program, names: Collection[str]) -> Iterator[Body]:
         program: A partitioned program in which calls are given them directly.
         names: The inputs that wait in the host's memory.
     """
-    calls = [op for op in program.main.ops if op.kind == CALL]
-    counts = Counter(map(callee_of, calls))
+    calls = [op for op in program.main.ops if op.kind in CALLS]
+    counts: Counter[str] = Counter()
+    for op in calls:
+        counts[callee_of(op)] += trip_of(op)
     for op in {callee_of(op): op for op in calls}.values():
         function = program.functions[callee_of(op)]
         both = zip(function.inputs, op.operands, strict=True)
@@ -64,7 +66,7 @@ def given_directly(program: Program, names: Collection[str]) -> Program:
         names: The inputs that wait in the host's memory.
     """
     main = program.main
-    elsewhere = {name for op in main.ops if op.kind not in (CALL, ALIAS) for name in op.operands}
+    elsewhere = {name for op in main.ops if op.kind not in (*CALLS, ALIAS) for name in op.operands}
     elsewhere.update(main.outputs)
     called: dict[str, str] = {}
     ops: list[Op] = []

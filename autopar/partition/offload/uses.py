@@ -19,7 +19,7 @@ from autopar.ir.expr.expression import planned, prod
 from autopar.ir.fixed import Fixed, Index, indices_of
 from autopar.ir.memory.kernels import may_alias
 from autopar.ir.memory.transfers import is_on_host
-from autopar.ir.program import CALL, Function, Op, Program, Value
+from autopar.ir.program import CALLS, Function, Op, Program, Value
 
 _T = TypeVar("_T")
 
@@ -194,6 +194,6 @@ def _needs(function: Function, names: Collection[str], segment: Segment) -> dict
 def _read(op: Op, shares: Mapping[str, frozenset[str]], names: Collection[str]) -> frozenset[str]:
     """Returns the inputs whose memory an op reads; what is called brings them itself."""
     read = op.operands
-    if op.kind == CALL:
+    if op.kind in CALLS:
         read = tuple(name for name in read if name not in names)
     return frozenset().union(*(shares.get(name, frozenset()) for name in read))

@@ -10,7 +10,7 @@ from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
 from autopar.ir.layout import Origin
 from autopar.ir.memory.transfers import PLAN
-from autopar.ir.program import CALL, Function, Op, OpDist
+from autopar.ir.program import CALLS, Function, Op, OpDist
 from autopar.partition.offload.places import Placed
 from autopar.partition.offload.uses import Segment
 
@@ -89,7 +89,7 @@ class TransferWriter:
             back = {name: self._reload(bucket, name) for name in bucket.use.inputs}
             for at in segment:
                 op = self._function.ops[at]
-                read = set() if op.kind == CALL else set(op.operands)
+                read = set() if op.kind in CALLS else set(op.operands)
                 self._instead[at].update({n: b for n, b in back.items() if n in read})
             for value, source in bucket.use.renewed:
                 self._offload(bucket, value, source)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from autopar.cost import Lifetimes
 from autopar.cost.memory.buffers import HOST
-from autopar.ir.program import CALL, Function, Op, called, callee_of
+from autopar.ir.program import CALL, CALLS, Function, Op, called, callee_of
 
 Done = frozenset[str]
 """The functions that a microbatch has run."""
@@ -40,7 +40,7 @@ class Crowd:
         done: dict[int, Done] = defaultdict(frozenset)
         beside: dict[str, set[tuple[Done, Others]]] = defaultdict(set)
         for op in main.ops:
-            if op.kind == CALL:
+            if op.kind in CALLS:
                 others = Counter(
                     ran for batch, ran in done.items() if batch != op.microbatch and ran != all_done
                 )

@@ -153,7 +153,8 @@ class Body:
             parts = ("carried", "sliced", "invariant")
             operands = tuple(ref for part in parts for ref in self._flat(op, part))
             operands = (*operands, *self._open_sizes())
-            self._results(op, self.create(op, "call_module", target, operands))
+            box = self.create(op, "call_function", boxed, operands)
+            self._results(op, self.create(op, "call_module", target, (box,)))
         elif is_collective(op.kind):
             self._collective(at, op)
         else:

@@ -1,9 +1,8 @@
 """Calls and loops of a program, as modules that the generated code calls.
 
-Tasks of a pipeline are functions that are called. No pass makes `repeat` yet; programs in the text
-form have it, for a loop over slices of a tensor is to be one. What an iteration reads and what a
-loop returns is said here alone. The virtual mesh, which stops at collectives within a body, walks
-that instead of `forward`.
+Tasks of a pipeline are functions that are called; without one, all that is done for a microbatch is
+the body of a loop. What an iteration reads and what a loop returns is said here alone. The virtual
+mesh, which stops at collectives within a body, walks that instead of `forward`.
 
 A function gets its inputs in a box, a list that it empties: while it runs, its caller has no
 reference to what nobody else reads.
@@ -14,7 +13,7 @@ code and drops the traceback, from which the failing op is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, fx, nn
@@ -61,6 +60,9 @@ class Repeat(nn.Module):
         trip: Number of iterations.
         carried: Number of values handed from one iteration to the next.
         sliced: Number of values of which iteration i reads entry i of dimension 0.
+
+    Attributes:
+        run: What runs the function.
     """
 
     def __init__(self, body: fx.GraphModule, trip: int, carried: int, sliced: int) -> None:
@@ -69,39 +71,42 @@ class Repeat(nn.Module):
         self.trip = trip
         self.carried = carried
         self.sliced = sliced
+        self.run: Callable[[list[Tensor]], tuple[Tensor, ...]] = body.forward
 
-    def forward(self, *operands: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, box: list[Tensor]) -> tuple[Tensor, ...]:
         """Returns the final carried values and each per-iteration output, stacked."""
-        run = Iterations(self, operands)
+        iterations = Iterations(self, box)
         for iteration in range(self.trip):
-            run.add(self.body.forward(boxed(*run.arguments(iteration))))
-        return run.results()
+            iterations.add(self.run(iterations.box(iteration)))
+        return iterations.results()
 
 
 class Iterations:
-    """The values of a loop while it runs.
+    """The values of a loop while it runs; what is carried is handed over.
 
     Args:
         loop: The loop.
-        operands: Its operands: carried, sliced, invariant.
+        box: Has its operands, and loses them: carried, sliced, invariant.
     """
 
-    def __init__(self, loop: Repeat, operands: tuple[Tensor, ...]) -> None:
-        last = loop.carried + loop.sliced
-        self._carried = operands[: loop.carried]
+    def __init__(self, loop: Repeat, box: list[Tensor]) -> None:
+        operands, last = box[::-1], loop.carried + loop.sliced
+        box.clear()
+        self._count = loop.carried
+        self._carried: Sequence[Tensor] = operands[: loop.carried]
         self._sliced = operands[loop.carried : last]
         self._invariant = operands[last:]
         self._collected: list[tuple[Tensor, ...]] = []
 
-    def arguments(self, iteration: int) -> tuple[Tensor, ...]:
+    def box(self, iteration: int) -> list[Tensor]:
         """Returns the body's inputs of an iteration, the one after what was added last."""
-        return (*self._carried, *(each[iteration] for each in self._sliced), *self._invariant)
+        carried, self._carried = self._carried, ()
+        return boxed(*carried, *(each[iteration] for each in self._sliced), *self._invariant)
 
     def add(self, produced: tuple[Tensor, ...]) -> None:
         """Takes the body's outputs of an iteration."""
-        count = len(self._carried)
-        self._carried = produced[:count]
-        self._collected.append(produced[count:])
+        self._carried = produced[: self._count]
+        self._collected.append(produced[self._count :])
 
     def results(self) -> tuple[Tensor, ...]:
         """Returns the carried values after the loop, and what is stacked."""

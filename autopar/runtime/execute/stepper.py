@@ -18,12 +18,18 @@ from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op, Value
 from autopar.runtime.collectives.async_collectives import ENDS
 from autopar.runtime.collectives.races import Flights
-from autopar.runtime.execute.control import Call, Iterations, Repeat, boxed, unboxed
+from autopar.runtime.execute.control import Call, Iterations, Repeat, unboxed
 from autopar.runtime.execute.describe import describe_failure, describe_op
 from autopar.runtime.kernels.table import IR_DTYPES
 
 Scope = tuple[str, ...]
 """Where a value was computed: one entry per enclosing call or iteration; () in `main`."""
+
+
+def iteration_scope(loop: str, iteration: int) -> str:
+    """Returns the entry of a scope for an iteration of a loop, which is called as its result."""
+    return f"{loop}[{iteration}]"
+
 
 Trace = Callable[[Scope, Value, Tensor], Tensor]
 """Is shown each value as it is computed and returns the one to go on with."""
@@ -113,7 +119,7 @@ class _Walk:
             callee = module.get_submodule(str(node.target))
             within = (*scope, op.results[0])
             if isinstance(callee, Repeat):
-                return (yield from self._repeat(callee, args, within))
+                return (yield from self._repeat(callee, args[0], within))
             assert isinstance(callee, Call)
             return (yield from self.steps(callee.body, args, within))
         if node.target in ENDS:
@@ -128,12 +134,12 @@ class _Walk:
         except Exception as error:
             raise RuntimeFailure(describe_failure(op, error)) from error
 
-    def _repeat(self, loop: Repeat, operands: tuple[Tensor, ...], scope: Scope) -> Steps:
-        run = Iterations(loop, operands)
+    def _repeat(self, loop: Repeat, box: list[Tensor], scope: Scope) -> Steps:
+        run = Iterations(loop, box)
         for iteration in range(loop.trip):
-            within = (*scope[:-1], f"{scope[-1]}[{iteration}]")
-            box = boxed(*run.arguments(iteration))
-            run.add((yield from self.steps(loop.body, (box,), within)))
+            within = (*scope[:-1], iteration_scope(scope[-1], iteration))
+            given = run.box(iteration)
+            run.add((yield from self.steps(loop.body, (given,), within)))
         return run.results()
 
 

@@ -14,7 +14,7 @@ from autopar.ir.expr.expression import Expr
 from autopar.ir.memory.transfers import is_on_host
 from autopar.ir.program import Op
 from autopar.runtime.execute.body import GUARD
-from autopar.runtime.execute.control import Call
+from autopar.runtime.execute.control import Call, Repeat
 from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.table import is_fused_step
 
@@ -37,7 +37,7 @@ def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., 
                 if ends_graph or (op is not None and is_fused_step(op.kind)):
                     node.target = torch.compiler.disable(node.target)  # type: ignore[no-untyped-call]
             each.recompile()
-    calls = [each for each in module.modules() if isinstance(each, Call)]
+    calls = [each for each in module.modules() if isinstance(each, (Call, Repeat))]
     for body in dict.fromkeys(call.body for call in calls):
         run = _telling(torch.compile(body, fullgraph=whole))
         for call in calls:

@@ -25,11 +25,11 @@ from torch import Tensor
 from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment
 from autopar.ir.layout import Layout
-from autopar.ir.program import Program, Value
+from autopar.ir.program import CALL, REPEAT, Program, Value, trip_of
 from autopar.ir.unroll import iteration_name, unrolled
 from autopar.runtime.collectives.monoids import identity, reduce_tensors
 from autopar.runtime.execute.serial import run_serial
-from autopar.runtime.execute.stepper import Scope
+from autopar.runtime.execute.stepper import Scope, iteration_scope
 from autopar.runtime.execute.virtual import VirtualMesh
 from autopar.runtime.ports.boxes import layout_box, take
 from autopar.runtime.ports.ports import Arrays
@@ -296,8 +296,15 @@ class _Comparison:
             op.results[0]: op.microbatch
             for program in deployment.programs
             for op in program.main.ops
-            if op.kind == "call"
+            if op.kind == CALL
         }
+        self._microbatches.update(
+            (iteration_scope(op.results[0], iteration), iteration)
+            for program in deployment.programs
+            for op in program.main.ops
+            if op.kind == REPEAT
+            for iteration in range(trip_of(op))
+        )
 
     def see(self, rank: int, scope: Scope, value: Value, tensor: Tensor) -> Tensor:
         """Compares a rank's piece and returns the one with which the rank goes on."""

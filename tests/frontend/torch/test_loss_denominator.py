@@ -138,6 +138,16 @@ def test_a_step_is_that_of_the_whole_batch(loss: Loss, rows: int) -> None:
     assert not told(found)
 
 
+@pytest.mark.parametrize("loss", [tokens, weighted, masked])
+def test_targets_are_counted_by_as_many_ops_whatever_there_are_of_microbatches(loss: Loss) -> None:
+    model = Net()
+    counts = set()
+    for number in (2, 16):
+        recipe = Recipe(loss, optimizer=torch.optim.SGD(model.parameters()), accumulate=number)
+        counts.add(len(capture(model, batch_of(32), recipe).program.main.ops))
+    assert len(counts) == 1
+
+
 def test_in_double_precision_denominators_are_too() -> None:
     x, target = batch_of(7)
     model, weight = Net().double(), WEIGHT.double() / 3

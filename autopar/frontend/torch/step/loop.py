@@ -11,6 +11,7 @@ from torch import Tensor
 torch.library.define(
     "autopar::loop_take", "(Tensor self, int trip, int dim=0, str loop='microbatch') -> Tensor"
 )
+torch.library.define("autopar::loop_parts", "(Tensor self, int trip) -> Tensor")
 torch.library.define("autopar::loop_sum", "(Tensor self) -> Tensor")
 torch.library.define("autopar::loop_cat", "(Tensor self, int trip, int dim=0) -> Tensor")
 torch.library.define("autopar::loop_stack", "(Tensor self, int trip) -> Tensor")
@@ -20,6 +21,10 @@ torch.library.define("autopar::loop_last", "(Tensor self, Tensor carried) -> Ten
 
 def _take(self: Tensor, trip: int, dim: int = 0, loop: str = "") -> Tensor:
     return self.new_empty((*self.shape[:dim], self.shape[dim] // trip, *self.shape[dim + 1 :]))
+
+
+def _parts(self: Tensor, trip: int) -> Tensor:
+    return self.new_empty((trip, self.shape[0] // trip, *self.shape[1:]))
 
 
 def _like(self: Tensor, *rest: Tensor) -> Tensor:
@@ -39,6 +44,7 @@ def _stack(self: Tensor, trip: int) -> Tensor:
 
 
 torch.library.register_fake("autopar::loop_take", _take)
+torch.library.register_fake("autopar::loop_parts", _parts)
 torch.library.register_fake("autopar::loop_sum", _like)
 torch.library.register_fake("autopar::loop_cat", _cat)
 torch.library.register_fake("autopar::loop_stack", _stack)
@@ -46,6 +52,7 @@ torch.library.register_fake("autopar::loop_carry", _carry)
 torch.library.register_fake("autopar::loop_last", _like)
 
 take = torch.ops.autopar.loop_take.default
+parts = torch.ops.autopar.loop_parts.default
 total = torch.ops.autopar.loop_sum.default
 cat = torch.ops.autopar.loop_cat.default
 stack = torch.ops.autopar.loop_stack.default
