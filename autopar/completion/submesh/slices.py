@@ -238,7 +238,8 @@ class _Brought:
     def _choice(self, op: Op, value: Value) -> OpDist:
         """Returns the choice by which an alias lies as a value: each process has its part of it."""
         rule, layout = rule_of(op, self._values), value.dist
-        assert rule is not None and layout is not None
+        assert rule is not None
+        assert layout is not None
         factors = (factor for (factor,) in rule.results[0])
         split = zip(factors, layout.dims, strict=True)
         return OpDist(layout.mesh, tuple((f, dim) for f, dim in split if dim_axes(dim)))
