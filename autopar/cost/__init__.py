@@ -8,7 +8,7 @@ from autopar.cost.evaluation import Evaluation, evaluate, evaluate_together
 from autopar.cost.links import LinkLevel
 from autopar.cost.memory.buffers import AUTOGRAD, Buffer, Execution, Lifetimes
 from autopar.cost.memory.lifetimes import lifetimes
-from autopar.cost.memory.peak_rank import kinds_of_ranks, peak_rank_timeline
+from autopar.cost.memory.peak_rank import kinds_of_ranks, peak_bytes_of, peak_rank_timeline
 from autopar.cost.memory.timeline import (
     CPU,
     CUDA,
@@ -48,6 +48,7 @@ __all__ = [
     "local_operations",
     "memory_timeline",
     "op_seconds",
+    "peak_bytes_of",
     "peak_rank_timeline",
     "plan_reshard",
 ]

@@ -56,35 +56,59 @@ def parts_of(program: Program) -> tuple[Program, ...]:
 
 
 def rejoined(program: Program, parts: Sequence[Program], changed: Sequence[Program]) -> Program:
-    """Returns a program whose parts have more ops, or ops with other operands, than before.
+    """Returns a program whose parts have more ops, ops with other operands, or some earlier.
 
     Args:
         program: The program.
         parts: Its parts.
-        changed: Each with what is new; ops are in the order of before.
+        changed: Each with what is new. What several parts have is changed in one of them at most.
     """
-    values = dict(program.main.values)
-    known = {op.results for op in program.main.ops}
-    ahead: dict[tuple[str, ...], list[Op]] = defaultdict(list)
-    instead: dict[tuple[str, ...], Op] = {}
-    for part, other in zip(parts, changed, strict=True):
-        before = {op.results: op for op in part.main.ops}
-        added: list[Op] = []
-        for op in other.main.ops:
-            if op.results not in before:
-                added.append(op)
-                values.update((name, other.main.values[name]) for name in op.results)
-            elif op.results in known:
-                ahead[op.results] += added
-                added = []
-                if op != before[op.results]:
-                    instead[op.results] = op
-    ops = (
-        each
-        for op in program.main.ops
-        for each in (*ahead[op.results], instead.get(op.results, op))
-    )
-    return program.with_main(replace(program.main, values=values, ops=tuple(ops)))
+    joining = _Joining(program, parts, changed)
+    ops = [each for op in program.main.ops for each in joining.up_to(op)]
+    return program.with_main(replace(program.main, values=joining.values, ops=tuple(ops)))
+
+
+class _Joining:
+    """Takes ops from parts, in the order that each of them has.
+
+    Attributes:
+        values: Those of the program, and what is new.
+    """
+
+    def __init__(
+        self, program: Program, parts: Sequence[Program], changed: Sequence[Program]
+    ) -> None:
+        self.values = dict(program.main.values)
+        self._own = {op.results for op in program.main.ops}
+        self._done: set[tuple[str, ...]] = set()
+        self._instead: dict[tuple[str, ...], Op] = {}
+        self._left: list[Iterator[Op]] = []
+        self._in: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for number, (part, other) in enumerate(zip(parts, changed, strict=True)):
+            before = {op.results: op for op in part.main.ops}
+            added = [op for op in other.main.ops if op.results not in before]
+            names = (name for op in added for name in op.results)
+            self.values.update((name, other.main.values[name]) for name in names)
+            self._own.update(op.results for op in added)
+            for op in other.main.ops:
+                if op != before.get(op.results):
+                    self._instead[op.results] = op
+                self._in[op.results].append(number)
+            self._left.append(iter(other.main.ops))
+
+    def up_to(self, op: Op) -> Iterator[Op]:
+        """Yields an op of the program, behind what parts that have it run before."""
+        if op.results in self._done:
+            return
+        for number in self._in.get(op.results, ()):
+            for each in self._left[number]:
+                if each.results == op.results:
+                    break
+                if each.results in self._own and each.results not in self._done:
+                    self._done.add(each.results)
+                    yield self._instead.get(each.results, each)
+        self._done.add(op.results)
+        yield self._instead.get(op.results, op)
 
 
 def programs_of(program: Program) -> Parts:

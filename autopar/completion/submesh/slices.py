@@ -18,9 +18,11 @@ from functools import cached_property
 
 from autopar.completion.submesh.where import Place, Places
 from autopar.ir import emitted
+from autopar.ir.dims import dim_axes
 from autopar.ir.fixed import index_text
 from autopar.ir.layout import Layout, Origin
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.ops import rule_of
 from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Ref, Value
 
 CompleteOn = Callable[[Function, ProcessMesh, str], Function]
@@ -229,11 +231,18 @@ class _Brought:
         known = self._known[name, place] = f"{name}.on.{where}"
         value = self._slices.value_at(name, place)
         self._values[known] = replace(value, name=known, role="activation")
-        mesh = self._slices.mesh.at(place)
-        args = (("self", Ref(name)),)
-        return Op(
-            emitted.alias().kind, args, (known,), OpDist(mesh), BROUGHT, reader.loc, reader.stage
-        )
+        kind, args = emitted.alias().kind, (("self", Ref(name)),)
+        made = Op(kind, args, (known,), None, BROUGHT, reader.loc, reader.stage)
+        return replace(made, dist=self._choice(made, value))
+
+    def _choice(self, op: Op, value: Value) -> OpDist:
+        """Returns the choice by which an alias lies as a value: each process has its part of it."""
+        rule, layout = rule_of(op, self._values), value.dist
+        assert rule is not None
+        assert layout is not None
+        factors = (factor for (factor,) in rule.results[0])
+        split = zip(factors, layout.dims, strict=True)
+        return OpDist(layout.mesh, tuple((f, dim) for f, dim in split if dim_axes(dim)))
 
 
 def _is_decided(value: Value) -> bool:

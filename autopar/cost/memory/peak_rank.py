@@ -5,6 +5,9 @@ With uneven blocks a rank whose block is shorter sends a padded copy of it to be
 window in the middle has neighbours on both sides. Ranks on which all sizes are equal hold the same,
 so one of each kind is looked at: where all blocks are even, that is the first one alone. Ranks on
 different slices of the mesh hold what their own ops make.
+
+The first process along an axis keeps what a sum is to have once, and the others make zeros of their
+own. So of ranks on which all sizes are equal, the one that makes the most of those is looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 
 from autopar.cost.memory.buffers import Execution
 from autopar.cost.memory.timeline import EXACT, Allocator, MemoryTimeline, memory_timeline
+from autopar.ir.emitted import TO_PARTIAL
 from autopar.ir.expr.arrays import Ints, evaluate_on_ranks
 from autopar.ir.expr.expression import Expr, IntExpr, axes_of, sizes_of, substitute
 from autopar.ir.parts import parts_of
@@ -24,20 +28,27 @@ Coords = Mapping[str, int]
 
 
 def kinds_of_ranks(program: Program, ranks: Sequence[Coords] | None = None) -> tuple[Coords, ...]:
-    """Returns the coordinates of the first rank of each kind, as sizes of values tell them apart.
+    """Returns the coordinates of a rank of each kind, as sizes of values tell them apart.
+
+    It is the first one that holds the most, by the zeros that it makes.
 
     Args:
         program: A program of any level.
         ranks: The coordinates of those who run it; by default all of the program's mesh.
     """
-    sizes = _sizes(program)
-    if not sizes:
+    sizes, indices = _sizes(program), _indices(program)
+    axes = sorted({axis for each in (*sizes, *indices) for axis in axes_of(each)})
+    if not axes:
         return (ranks[0] if ranks else {},)
-    axes = sorted({axis for size in sizes for axis in axes_of(size)})
     columns = _columns(program, axes, ranks)
-    rows = np.stack([evaluate_on_ranks(size, columns) for size in sizes], axis=1)
-    _, firsts = np.unique(rows, axis=0, return_index=True)
-    firsts.sort()
+    count = len(columns[axes[0]])
+    kept = [evaluate_on_ranks(index, columns) == 0 for index in indices]
+    order = np.argsort(sum(kept, np.zeros(count, np.int64)), kind="stable")
+    rows = np.stack(
+        [np.zeros(count, np.int64), *(evaluate_on_ranks(size, columns) for size in sizes)], axis=1
+    )
+    _, chosen = np.unique(rows[order], axis=0, return_index=True)
+    firsts = np.sort(order[chosen])
     if ranks is not None:
         return tuple(ranks[index] for index in firsts)
     return tuple({axis: int(columns[axis][index]) for axis in axes} for index in firsts)
@@ -63,6 +74,23 @@ def peak_rank_timeline(
         for part in parts_of(program)
     )
     return max(timelines, key=lambda timeline: timeline.peak_bytes)
+
+
+def peak_bytes_of(part: Program, kinds: Sequence[Coords]) -> int:
+    """Returns the most bytes that a rank holds which runs a program of its own.
+
+    Args:
+        part: The program, one of `parts_of`.
+        kinds: The coordinates of a rank of each kind.
+    """
+    return max(memory_timeline(part, coords).peak_bytes for coords in kinds)
+
+
+def _indices(program: Program) -> list[Expr]:
+    """Returns where along axes ranks are that make zeros if they aren't the first ones there."""
+    ops = (op for function in program.functions.values() for op in function.ops)
+    found = dict.fromkeys(op.arg("index") for op in ops if op.kind == TO_PARTIAL)
+    return [index for index in found if isinstance(index, Expr)]
 
 
 def _sizes(program: Program) -> list[Expr]:

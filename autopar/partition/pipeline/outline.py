@@ -117,6 +117,8 @@ class _Outlining:
         for each in sums:
             self._values.update((value.name, value) for value in each.values)
         function = self._function(body, ops, sums)
+        if not function.outputs:  # Nobody reads what it computes.
+            return
         self._functions[function.name] = function
         for each in sums:
             yield from each.before()

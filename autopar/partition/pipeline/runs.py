@@ -47,6 +47,7 @@ class Runs:
     def number(self, index: Index | None) -> int | None:
         """Returns the number of the run in which a part of the mesh is; None if it is in none."""
         if index is None:
-            return None
+            # A run of all indices is no part of the mesh, but all of it.
+            return 0 if isinstance(self.indices[0], range) and len(self) == 1 else None
         within = (at for at, own in enumerate(self.indices) if is_within(index, own))
         return next(within, None)

@@ -11,12 +11,14 @@ that. Copies are ops like others, in the backward phase, with `recompute` in the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 from autopar.base.collector import paused_collector
 from autopar.cost import Cluster, evaluate, memory_timeline
-from autopar.ir.activations import is_asked
+from autopar.ir.activations import SAVE, is_asked, kept
 from autopar.ir.parts import parts_of, rejoined
 from autopar.ir.program import Program
 from autopar.partition.recompute.beside import beside
@@ -28,6 +30,7 @@ from autopar.partition.recompute.plan import Learned
 from autopar.partition.recompute.recomputed import Recomputed
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import tape_of
+from autopar.partition.recompute.way import Point
 
 __all__ = [
     "DoesNotFit",
@@ -93,7 +96,8 @@ def recompute(program: Program, cluster: Cluster, memory_bytes: int | None) -> R
 class Recomputer:
     """Makes one program fit into several limits of memory.
 
-    Ranks on different slices of the mesh compute different ops again, each within the limit.
+    Ranks on different slices of the mesh compute different ops again, each within the limit. Of
+    ops that ranks of several kinds run, the first of these decides.
 
     Args:
         program: A partitioned program.
@@ -102,14 +106,22 @@ class Recomputer:
     """
 
     def __init__(self, program: Program, cluster: Cluster, learned: Learned | None = None) -> None:
-        self.program = program
-        self._parts = [_Part(each, cluster, learned) for each in parts_of(program)]
+        self.program, self._cluster, self._learned = program, cluster, learned
+        self._programs = parts_of(program)
+        self._decided = [*_run_before(self._programs)]
+        self._known: dict[tuple[int, Points], _Part] = {}
 
     @property
     @paused_collector()
     def least_bytes(self) -> int:
         """The least that the program can be made to hold."""
-        return max(part.choice.smallest.peak_bytes for part in self._parts)
+        return max(point.peak_bytes for point in self._smallest)
+
+    @cached_property
+    def _smallest(self) -> Points:
+        found = self._points(lambda choice: choice.smallest)
+        assert found is not None
+        return found
 
     @paused_collector()
     def added_seconds(self, memory_bytes: int, below: float = math.inf) -> float:
@@ -122,56 +134,135 @@ class Recomputer:
         Raises:
             DoesNotFit: If it needs more than the limit whatever is computed again.
         """
-        points = [part.choice.fastest(memory_bytes, below) for part in self._parts]
-        if below == math.inf and None in points:
+        points = self._fastest(memory_bytes, below)
+        if points is None and below == math.inf:
             raise self._miss(memory_bytes)
-        return sum(math.inf if point is None else point.added_seconds for point in points)
+        return math.inf if points is None else sum(point.added_seconds for point in points)
 
     @paused_collector()
     def within(self, memory_bytes: int | None) -> Recomputed:
-        """Returns the fastest known program within a limit; see `recompute`."""
-        found = [part.within(memory_bytes) for part in self._parts]
-        known = [each for each in found if each is not None]
-        if len(known) < len(found):
+        """Returns the fastest known program within a limit; see `recompute`.
+
+        Raises:
+            DoesNotFit: If it needs more than the limit whatever is computed again.
+        """
+        if memory_bytes is None:
+            points = self._points(lambda choice: choice.unconstrained)
+        else:
+            points = self._fastest(memory_bytes)
+        if points is None:
             assert memory_bytes is not None
             raise self._miss(memory_bytes)
+        known = [self._part(number, points).changed(point) for number, point in enumerate(points)]
         if len(known) == 1:
             return known[0]
-        parts, changed = ([each.program for each in side] for side in (self._parts, known))
         return Recomputed(
-            rejoined(self.program, parts, changed),
+            self._with(points),
             sum(each.added_seconds for each in known),
             max(each.peak_bytes for each in known),
             sum(each.transfer_seconds for each in known),
             max(each.host_bytes for each in known),
         )
 
+    def _fastest(self, limit: int, below: float = math.inf) -> Points | None:
+        """Returns the fastest of each part within a limit; None if there is none."""
+        points = self._points(lambda choice: choice.fastest(limit, below))
+        if points is None and any(self._decided) and self.least_bytes <= limit:
+            # What was the fastest for some ranks leaves too little room to others.
+            return self._smallest
+        return points
+
+    def _points(self, choose: Callable[[Choice], Point | None]) -> Points | None:
+        """Returns what is chosen for each part, knowing those before; None if one has nothing."""
+        found: Points = ()
+        for number in range(len(self._programs)):
+            point = choose(self._part(number, found).choice)
+            if point is None:
+                return None
+            found = (*found, point)
+        return found
+
+    def _part(self, number: int, points: Points) -> _Part:
+        """Returns a part where those before do this, if it has ops of theirs."""
+        decided = self._decided[number]
+        key = number, (points[:number] if decided else ())
+        if key not in self._known:
+            program = self._programs[number]
+            if decided:
+                free = {op.results for op in program.main.ops} - decided
+                program = _with_kept(parts_of(self._with(points[:number]))[number], free)
+            self._known[key] = _Part(program, self._cluster, self._learned)
+        return self._known[key]
+
+    def _with(self, points: Points) -> Program:
+        """Returns the program if its first parts do this."""
+        parts = [self._part(number, points) for number in range(len(points))]
+        before = [part.program for part in parts]
+        after = [part.changed(point).program for part, point in zip(parts, points, strict=True)]
+        if not any(self._decided):
+            return rejoined(self.program, before, after)
+        program = self.program
+        for one, other in zip(before, after, strict=True):
+            program = rejoined(program, [one], [other])
+        return program
+
     def _miss(self, limit: int) -> DoesNotFit:
         trains = any(op.phase == "backward" for op in self.program.main.ops)
-        stored = max(part.stored_bytes for part in self._parts)
+        parts = (self._part(number, self._smallest) for number in range(len(self._programs)))
+        stored = max(part.stored_bytes for part in parts)
         return DoesNotFit(self.least_bytes, limit, stored_bytes=stored, trains=trains)
 
 
+Results = frozenset[tuple[str, ...]]
+"""Ops, by their results."""
+
+Points = tuple[Point, ...]
+"""What is chosen for each part."""
+
+
+def _run_before(parts: Iterable[Program]) -> Iterator[Results]:
+    """Yields the forward ops of each part that parts before it run, too."""
+    seen: Results = frozenset()
+    for part in parts:
+        own = frozenset(op.results for op in part.main.ops if op.phase == "forward")
+        yield own & seen
+        seen |= own
+
+
+def _with_kept(program: Program, free: Collection[tuple[str, ...]]) -> Program:
+    """Returns a program of which all but some ops make what stays in memory."""
+    ops = (op if op.results in free else kept(op, SAVE) for op in program.main.ops)
+    return program.with_main(replace(program.main, ops=tuple(ops)))
+
+
 class _Part:
-    """Makes the program of the ranks on one slice fit."""
+    """Makes the program of the ranks on one slice fit.
+
+    Args:
+        program: The program.
+        cluster: Predicts seconds.
+        learned: What is known of other programs on the cluster; more is added.
+    """
 
     def __init__(self, program: Program, cluster: Cluster, learned: Learned | None) -> None:
         self.program, self._cluster = program, cluster
         self.choice = Choice(tape_of(program, cluster), learned)
+        self._changed: dict[Point, Recomputed] = {}
 
     @property
     def stored_bytes(self) -> int:
         """What is there all the time."""
         return sum(each.nbytes for each in self.choice.tape.memory.buffers if each.first < 0)
 
-    def within(self, memory_bytes: int | None) -> Recomputed | None:
-        """Returns the fastest known program within a limit; None if there is none."""
+    def changed(self, point: Point) -> Recomputed:
+        """Returns the program that does what was chosen."""
+        if point not in self._changed:
+            self._changed[point] = self._written(point)
+        return self._changed[point]
+
+    def _written(self, point: Point) -> Recomputed:
         tape = self.choice.tape
-        unlimited = self.choice.unconstrained
-        point = unlimited if memory_bytes is None else self.choice.fastest(memory_bytes)
-        if point is None:
-            return None
-        if point is unlimited and not is_asked(self.program):
+        if point is self.choice.unconstrained and not is_asked(self.program):
             return Recomputed(self.program, 0.0, point.peak_bytes)
         steps = replay(tape, point.way, range(len(tape.ops)))
         moved = beside(self.program.with_main(write_copies(tape, steps)), self._cluster)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from autopar.cost import Cluster, evaluate, memory_timeline, peak_rank_timeline
+from autopar.cost import Cluster, evaluate, kinds_of_ranks, memory_timeline, peak_bytes_of
 from autopar.ir.emitted import END_OFFLOAD, OFFLOAD, RELOAD
 from autopar.ir.program import Op, Program
 
@@ -24,7 +24,7 @@ def beside(program: Program, cluster: Cluster) -> Program:
     """Returns a program whose transfers run beside what it computes, at no higher a peak.
 
     Args:
-        program: A partitioned program.
+        program: A partitioned program, of ranks on one slice.
         cluster: Predicts seconds.
     """
     ops = program.main.ops
@@ -35,7 +35,7 @@ def beside(program: Program, cluster: Cluster) -> Program:
     moves.reloads()
     order = sorted(range(len(ops)), key=lambda index: (*moves.places.get(index, (index, 0)), index))
     moved = program.with_main(replace(program.main, ops=tuple(ops[index] for index in order)))
-    peaks = [peak_rank_timeline(each).peak_bytes for each in (program, moved)]
+    peaks = [peak_bytes_of(each, kinds_of_ranks(each)) for each in (program, moved)]
     before, after = (evaluate(each, cluster).overlapped_seconds for each in (program, moved))
     return moved if peaks[1] <= peaks[0] and after < before else program
 

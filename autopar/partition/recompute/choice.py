@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator
 from functools import cached_property
 
-from autopar.cost import peak_rank_timeline
+from autopar.cost import peak_bytes_of
 from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.once import Once
 from autopar.partition.recompute.plan import Learned, Plan, Planner
@@ -152,7 +152,7 @@ def measure(tape: Tape, way: Way) -> Point:
     steps = replay(tape, way, range(len(tape.ops)))
     seconds = sum(step.added_seconds(tape) for step in steps)
     program = tape.program.with_main(write_copies(tape, steps))
-    return Point(way, seconds, peak_rank_timeline(program, tape.kinds).peak_bytes)
+    return Point(way, seconds, peak_bytes_of(program, tape.kinds))
 
 
 def _is_confirmed(plan: Plan, point: Point, doubt: float) -> bool:

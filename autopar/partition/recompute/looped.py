@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.base.collector import paused_collector
-from autopar.cost import Cluster, evaluate, kinds_of_ranks, memory_timeline
+from autopar.cost import Cluster, evaluate, kinds_of_ranks, memory_timeline, peak_bytes_of
 from autopar.ir.parts import parts_of
 from autopar.ir.program import MICROBATCH, Program, called
 from autopar.ir.unroll import first_iteration
@@ -79,13 +79,13 @@ class Looped:
     def peaks(self) -> list[int]:
         """The most bytes that a rank of each holds."""
         kinds = kinds_of_ranks(self.ranks)
-        return [_peak_bytes(part, kinds) for part in self.parts]
+        return [peak_bytes_of(part, kinds) for part in self.parts]
 
     def peaks_of(self, ranks: Program) -> list[int]:
         """Returns the same of another program, whose parts are mostly the same."""
         known, kinds = zip(self.parts, self.peaks, strict=True), kinds_of_ranks(ranks)
         return [
-            held if part == before else _peak_bytes(part, kinds)
+            held if part == before else peak_bytes_of(part, kinds)
             for part, (before, held) in zip(parts_of(ranks), known, strict=True)
         ]
 
@@ -98,10 +98,6 @@ class Looped:
     def trip(self) -> int:
         """How many microbatches there are."""
         return max(dict(op.loops).get(MICROBATCH, 1) for op in self.program.main.ops)
-
-
-def _peak_bytes(part: Program, kinds: Sequence[Mapping[str, int]]) -> int:
-    return max(memory_timeline(part, coords).peak_bytes for coords in kinds)
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ class Once:
         held = one = 0
         for coords in self.kinds:
             own = Held(lifetimes(self.program, coords), self.is_own)
-            held = max(held, *(self.crowd.held_bytes(n, own.held)[1] for n in self.crowd.beside))
+            others = (self.crowd.held_bytes(name, own.held)[1] for name in self.crowd.beside)
+            held = max((held, *others))
             one = max(one, own.most)
         return (held / one if one else 0.0), held
 

@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from autopar.analysis.profiling import profile
-from autopar.cost import Execution, kinds_of_ranks, memory_timeline, peak_rank_timeline
+from autopar.cost import (
+    Execution,
+    kinds_of_ranks,
+    memory_timeline,
+    peak_bytes_of,
+    peak_rank_timeline,
+)
 from autopar.ir.builds.files import read_build
+from autopar.ir.text import parse_program
 from autopar.partition.recompute import DoesNotFit
 from tests.cost.memory.rank_memory_jobs import WIDTH, build, compile_step, train_tracked
 from tests.runtime.job.real import run_ranks
@@ -92,3 +99,22 @@ def test_a_rank_of_each_kind_is_looked_at(mesh: str, firsts: list[int]) -> None:
     """Of 7 ranks, one has 1 of 16 rows and the last one none."""
     kinds = kinds_of_ranks(compile_step(mesh, "fsdp:dp").partitioned)
     assert [coords.get("dp", 0) for coords in kinds] == firsts
+
+
+ZEROS = """
+program "" partitioned
+mesh dp=2, tp=3
+input %x: f32[4, 6]
+%y: f32[4, 6] = autopar.to_partial(self=%x, monoid="sum", index=tp)
+return %y
+"""
+
+
+def test_a_rank_that_makes_zeros_holds_more_than_the_first_one() -> None:
+    """What counts once is the first one's along an axis; the others make zeros of that size."""
+    program = parse_program(ZEROS)
+    (coords,) = kinds_of_ranks(program)
+    assert coords == {"tp": 1}
+    assert peak_bytes_of(program, [coords]) == 2 * peak_bytes_of(program, [{"tp": 0}])
+    ranks = [{"dp": dp, "tp": tp} for dp in range(2) for tp in range(3)]
+    assert kinds_of_ranks(program, ranks) == ({"dp": 0, "tp": 1},)

@@ -223,7 +223,8 @@ class RandomStep:
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         if self.adam:
-            return torch.optim.AdamW(model.parameters(), 0.01)
+            # A bias in front of a norm has no gradient but rounding, which isn't to be a full step.
+            return torch.optim.AdamW(model.parameters(), 0.01, eps=1e-3)
         return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
 

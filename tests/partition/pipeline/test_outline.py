@@ -13,6 +13,8 @@ from torch.nn import functional as F
 import autopar
 from autopar import annotate
 from autopar.cost import memory_timeline
+from autopar.ir.text import parse_program
+from autopar.partition.pipeline import Outline
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
@@ -73,6 +75,19 @@ def test_tasks_draw_as_one_device_does(mesh: str, tmp_path: Path) -> None:
     assert losses("tasks", mesh=mesh) == pytest.approx(wanted, rel=1e-6)
     limited = losses("limited", mesh=mesh, memory=2**30)
     assert limited == pytest.approx(wanted, rel=1e-6)
+
+
+IDLE = """
+  input     %x: f32[4, 6] as "x"
+  %part: f32[2, 6] = autopar.loop_take(self=%x, trip=2)
+  %left: f32[2, 6] = aten.tanh.default(self=%part) loops(microbatch=2)
+  return %x as "x"
+"""
+
+
+def test_what_nobody_reads_is_no_function() -> None:
+    main = Outline()(parse_program(IDLE)).main
+    assert [op.kind for op in main.ops] == ["autopar.loop_take"]
 
 
 @pytest.mark.slow

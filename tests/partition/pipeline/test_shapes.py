@@ -18,7 +18,7 @@ from autopar.base.errors import AutoparError
 from autopar.cost import memory_timeline
 from autopar.ir.builds.files import read_build
 from autopar.ir.parts import programs_of
-from autopar.ir.program import Program
+from autopar.ir.program import CALL, Program, called
 from autopar.ir.serde import program_from_bytes, program_to_bytes
 from autopar.ir.text import parse_program, print_program
 from autopar.pipeline.recorded import recorded_options
@@ -35,6 +35,7 @@ from tests.partition.pipeline.random_steps import RandomStep
 from tests.runtime.job.real import run_ranks
 
 FEW, MANY = 6, 100
+RECOMPUTED = {"layers.1": "recompute"}
 
 
 @pytest.mark.parametrize(
@@ -196,6 +197,26 @@ def test_limits_of_memory_hold_on_every_stage(strategy: str | None, tmp_path: Pa
     step.save(tmp_path / "build")
     found = on_virtual_mesh(tmp_path / "build", batch_of(12))
     assert found == pytest.approx(on_one_device(model, 6), rel=1e-5)
+
+
+def test_a_process_without_a_stage_has_nothing_to_compute_again() -> None:
+    model, options = Decoder(2, layers=8), {"mesh": "pp=3", "strategy": None}
+    step = compiled(model, 3, activations=RECOMPUTED, **options)
+    calls = [len(called(program.main)) for program in step.deployment.programs]
+    assert sorted(calls)[:2] == [0, 2]
+
+
+@pytest.mark.parametrize("strategy", [None, "data:pp"])
+def test_a_stage_may_have_all_indices(strategy: str | None, tmp_path: Path) -> None:
+    """It is on all of the mesh then, and still a stage: of functions that are computed again."""
+    model = Decoder(1, layers=6)
+    options = {"mesh": "pp=2", "stages": (2,), "strategy": strategy, "activations": RECOMPUTED}
+    step = compiled(model, 4, **options)
+    calls = [op.arg("callee") for op in step.deployment.programs[0].main.ops if op.kind == CALL]
+    assert set(calls) == {"stage0.forward", "stage0.weight"}
+    step.save(tmp_path / "build")
+    found = on_virtual_mesh(tmp_path / "build", batch_of(8))
+    assert found == pytest.approx(on_one_device(model, 4), rel=1e-5)
 
 
 def peak_of(kind: tuple[Program, Mapping[str, int]]) -> int:

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
+from torch import Tensor, nn
 
 import autopar
+from autopar import annotate
 from autopar.cli.commands import main
 from autopar.ir.collectives import is_collective
 from autopar.ir.program import known_sizes
@@ -52,6 +55,33 @@ def test_it_is_that_of_one_device(tmp_path: Path) -> None:
     step.save(tmp_path)
     losses = on_virtual_mesh(tmp_path, batch_of(8))
     assert losses == pytest.approx(on_one_device(model, 4), rel=1e-5)
+
+
+class Twice(nn.Module):
+    """A layer that both stages have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.layer = nn.Embedding(WORDS, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, WORDS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.layer(self.tokens(ids)).tanh()
+        with annotate.pipeline_stage(1):
+            return self.head(self.layer(x).tanh())
+
+
+@pytest.mark.parametrize("pin", [["dp", -1], [-1, "dp"], ["dp"]])
+def test_what_follows_from_a_pin_may_split_what_stages_share(
+    pin: list[str | int], tmp_path: Path
+) -> None:
+    """A bias is split as its weight is, on each stage that reads it."""
+    torch.manual_seed(0)
+    model, name = Twice(), "layer.weight" if len(pin) > 1 else "layer.bias"
+    step = compiled(model, 3, mesh="pp=2,dp=2", strategy=None, shard={name: pin})
+    step.save(tmp_path)
+    losses = on_virtual_mesh(tmp_path, batch_of(6))
+    assert losses == pytest.approx(on_one_device(model, 3), rel=1e-5)
 
 
 def test_stages_agree_on_how_what_is_sent_lies() -> None:
