@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from autopar.base.collector import paused_collector
-from autopar.cost import Cluster, evaluate, memory_timeline
+from autopar.cost import Cluster, evaluate, memory_timeline, peak_rank_timeline
 from autopar.ir.activations import is_asked
 from autopar.ir.parts import parts_of, rejoined
 from autopar.ir.program import Program
@@ -27,6 +27,7 @@ from autopar.partition.recompute.looped import Looped, LoopRecomputer
 from autopar.partition.recompute.plan import Learned
 from autopar.partition.recompute.recomputed import Recomputed
 from autopar.partition.recompute.replay import replay
+from autopar.partition.recompute.shared import Shared, shared_ops
 from autopar.partition.recompute.tape import tape_of
 
 __all__ = [
@@ -103,7 +104,13 @@ class Recomputer:
 
     def __init__(self, program: Program, cluster: Cluster, learned: Learned | None = None) -> None:
         self.program = program
-        self._parts = [_Part(each, cluster, learned) for each in parts_of(program)]
+        parts = parts_of(program)
+        shared = shared_ops([each.main.ops for each in parts])
+        both = zip(parts, shared, strict=True)
+        made = [_Part(part, cluster, learned, each) for part, each in both]
+        # Ranks that decide nothing do what others decide; whether they fit is seen then.
+        self._parts = [each for each in made if each is made[0] or not each.follows]
+        self._follows = len(self._parts) < len(made)
 
     @property
     @paused_collector()
@@ -130,34 +137,62 @@ class Recomputer:
     @paused_collector()
     def within(self, memory_bytes: int | None) -> Recomputed:
         """Returns the fastest known program within a limit; see `recompute`."""
+        limit, least = memory_bytes, self.least_bytes if memory_bytes is not None else 0
+        while True:
+            found = self._joined(limit)
+            if found is None:
+                assert memory_bytes is not None
+                raise self._miss(memory_bytes, least)
+            if memory_bytes is None or found.peak_bytes <= memory_bytes:
+                return found
+            least = found.peak_bytes
+            limit = min(limit or 0, self._decided_bytes) - (least - memory_bytes)
+
+    def _joined(self, memory_bytes: int | None) -> Recomputed | None:
+        """Returns the program of all ranks if those that decide fit; None if they don't."""
         found = [part.within(memory_bytes) for part in self._parts]
         known = [each for each in found if each is not None]
         if len(known) < len(found):
-            assert memory_bytes is not None
-            raise self._miss(memory_bytes)
-        if len(known) == 1:
+            return None
+        self._decided_bytes = max(each.peak_bytes for each in known)
+        if len(known) == 1 and not self._follows:
             return known[0]
         parts, changed = ([each.program for each in side] for side in (self._parts, known))
+        program = rejoined(self.program, parts, changed)
+        all_parts = parts_of(program) if self._follows else ()
         return Recomputed(
-            rejoined(self.program, parts, changed),
+            program,
             sum(each.added_seconds for each in known),
-            max(each.peak_bytes for each in known),
+            max([self._decided_bytes, *map(_peak_bytes, all_parts)]),
             sum(each.transfer_seconds for each in known),
             max(each.host_bytes for each in known),
         )
 
-    def _miss(self, limit: int) -> DoesNotFit:
+    def _miss(self, limit: int, least: int | None = None) -> DoesNotFit:
         trains = any(op.phase == "backward" for op in self.program.main.ops)
         stored = max(part.stored_bytes for part in self._parts)
-        return DoesNotFit(self.least_bytes, limit, stored_bytes=stored, trains=trains)
+        least = self.least_bytes if least is None else least
+        return DoesNotFit(least, limit, stored_bytes=stored, trains=trains)
+
+
+def _peak_bytes(part: Program) -> int:
+    return peak_rank_timeline(part).peak_bytes
 
 
 class _Part:
     """Makes the program of the ranks on one slice fit."""
 
-    def __init__(self, program: Program, cluster: Cluster, learned: Learned | None) -> None:
+    def __init__(
+        self, program: Program, cluster: Cluster, learned: Learned | None, shared: Shared
+    ) -> None:
         self.program, self._cluster = program, cluster
-        self.choice = Choice(tape_of(program, cluster), learned)
+        self.choice = Choice(tape_of(program, cluster, shared=shared), learned)
+
+    @property
+    def follows(self) -> bool:
+        """Whether others decide whatever could be computed again here, or leave."""
+        tape = self.choice.tape
+        return tape.shared.follows and not any(tape.again) and not tape.offload_candidates
 
     @property
     def stored_bytes(self) -> int:
