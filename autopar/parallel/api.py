@@ -178,7 +178,7 @@ def parallelize(
     )
     check_loss_outside(schedule)
     options = options.in_stages(
-        pipeline, schedule=schedule, microbatches=microbatches, stages=stages
+        pipeline, schedule=schedule, microbatches=microbatches, stages=stages, default="gpipe"
     )
     if local:
         check_whole(microbatches)

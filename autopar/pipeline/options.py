@@ -164,6 +164,7 @@ class CompileOptions:
         schedule: str = DEFAULT_SCHEDULE,
         microbatches: int = 1,
         stages: Stages = None,
+        default: str = DEFAULT_SCHEDULE,
     ) -> CompileOptions:
         """Returns the options of a pipeline along an axis of the mesh; "" for none.
 
@@ -173,10 +174,11 @@ class CompileOptions:
             microbatches: How many the batch of a program of inference is cut into.
             stages: At how many indices of the axis the processes of stages are, as (3, 1), which
                 together are all of them; `auto` for the fastest; None: at one each.
+            default: The schedule of which nothing is said.
 
         Raises:
-            InvalidInputError: If there is no such schedule, the shape of the mesh is searched, or
-                there are other numbers of indices.
+            InvalidInputError: If there is no such schedule, or one is said without a pipeline, the
+                shape of the mesh is searched, or there are other numbers of indices.
             AnnotationError: If the mesh has no such axis.
         """
         expect(TEXT, pipeline=pipeline)
@@ -191,6 +193,10 @@ class CompileOptions:
             check_axis(self.mesh, pipeline)
         if not pipeline and schedule == AUTO_SCHEDULE:
             schedule = DEFAULT_SCHEDULE
+        if not pipeline and schedule not in (DEFAULT_SCHEDULE, default):
+            raise InvalidInputError(
+                f"schedule={schedule!r} is for a pipeline; say along which axis, as pipeline='pp'"
+            )
         return replace(
             self,
             pipeline=pipeline,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from autopar.base.units import human_bytes, human_seconds
 from autopar.cost import Evaluation, evaluate_together, memory_timeline
@@ -10,12 +10,25 @@ from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.collectives import is_collective
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.parts import programs_of
-from autopar.ir.program import CALLS, Op, Program, callee_of
+from autopar.ir.program import (
+    CALLS,
+    STORED_ROLES,
+    Function,
+    Op,
+    Program,
+    Value,
+    callee_of,
+)
 from autopar.partition.pipeline.tasks import BACKWARD, FORWARD
 from autopar.pipeline.options import CompileOptions
 
 PIPELINE = "pipeline"
 """The category of entries about a pipeline: of all of it, and then of each kind of rank."""
+
+Sources = frozenset[str]
+"""What a value is made of: some of `_BATCH`, `_STORED` and `_SENT`; constants of nothing."""
+
+_BATCH, _STORED, _SENT = "batch", "stored", "sent"
 
 
 def predicted_stages(program: Program, options: CompileOptions) -> tuple[ReportEntry, ...]:
@@ -51,24 +64,59 @@ def _entries(program: Program, options: CompileOptions) -> Iterator[ReportEntry]
 
 
 def _begins(part: Program, process: int | None, options: CompileOptions) -> str:
-    """Returns with which ops the stages of a process begin, in words."""
+    """Returns with which ops the stages of a process begin, in words.
+
+    What is made of the batch alone, as how many targets count, or of parameters alone is anywhere
+    before it is read, and says nothing of where the model is cut.
+    """
     first: dict[int, Op] = {}
-    for op in _flat(part):
-        computes = options.process_of(op.stage) == process and bool(op.operands)
-        computes = computes and op.kind not in FREE and not is_collective(op.kind)
-        if computes and op.phase == "forward" and not op.microbatch:
-            first.setdefault(op.stage, op)
+    for every in (False, True):
+        for op, sources in _first_microbatch(part.main, part, {}):
+            computes = options.process_of(op.stage) == process and bool(op.operands)
+            computes = computes and op.kind not in FREE and not is_collective(op.kind)
+            if computes and op.phase == FORWARD and (every or _carried(sources)):
+                first.setdefault(op.stage, op)
     begins = (f"stage {stage} from {op.results[0]} on" for stage, op in sorted(first.items()))
-    return ", ".join(begins)
+    idle = f"no stage is here: mark more of them, or make {options.pipeline} smaller"
+    return ", ".join(begins) or idle
 
 
-def _flat(part: Program) -> Iterator[Op]:
-    """Yields the ops of a program, those of what it calls in the place of calls."""
-    for op in part.main.ops:
-        if op.kind in CALLS and not op.microbatch:
-            yield from part.functions[callee_of(op)].ops
-        else:
-            yield op
+def _carried(sources: Sources) -> bool:
+    """Returns whether something is made of what other stages send, or of batch and parameters."""
+    return _SENT in sources or len(sources) > 1
+
+
+def _first_microbatch(
+    function: Function, part: Program, known: Mapping[str, Sources]
+) -> Iterator[tuple[Op, Sources]]:
+    """Yields the ops of the first microbatch, those of what it calls in the place of calls.
+
+    With each comes what it is made of.
+
+    Args:
+        function: A function of the program of a rank.
+        part: The program.
+        known: What the inputs of the function are made of, where they aren't those of the program.
+    """
+    made = {**{name: _given(function.values[name]) for name in function.inputs}, **known}
+    for op in function.ops:
+        sources = frozenset[str]().union(*(made.get(name, ()) for name in op.operands))
+        if is_collective(op.kind) and not sources:
+            sources = frozenset({_SENT})
+        made.update(dict.fromkeys(op.results, sources))
+        if op.microbatch:
+            continue
+        if op.kind not in CALLS:
+            yield op, sources
+            continue
+        callee = part.functions[callee_of(op)]
+        pairs = zip(callee.inputs, op.operands, strict=False)
+        inputs = {name: made[operand] for name, operand in pairs if operand in made}
+        yield from _first_microbatch(callee, part, inputs)
+
+
+def _given(value: Value) -> Sources:
+    return frozenset({_STORED if value.role in STORED_ROLES else _BATCH})
 
 
 def bubble(evaluations: tuple[Evaluation, ...]) -> float:

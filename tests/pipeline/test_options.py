@@ -197,3 +197,24 @@ def test_one_option_that_it_remembers_may_be_nonsense(tmp_path: Path) -> None:
     sign(build)
     with pytest.raises(InvalidInputError, match="writes: activations is 3; compile the model"):
         recorded_options(read_build(build))
+
+
+def test_a_schedule_is_for_a_pipeline() -> None:
+    options = CompileOptions.from_arguments(mesh="2")
+    with pytest.raises(InvalidInputError, match="schedule='zb-h1' is for a pipeline; say along"):
+        options.in_stages("", schedule="zb-h1")
+    assert options.in_stages("", schedule="auto").schedule == "1f1b"
+    assert options.in_stages("", schedule="gpipe", default="gpipe").schedule == "gpipe"
+
+
+def test_what_has_no_rows_is_not_cut_into_microbatches() -> None:
+    model = torch.nn.Linear(4, 2)
+    with pytest.raises(InvalidInputError, match=r"accumulate=2 cuts .* has none; give it as"):
+        autopar.compile(
+            model,
+            (torch.ones(4, 4), torch.tensor(2.0)),
+            training_step=lambda module, batch: module(batch[0]).sum() * batch[1],
+            optimizer=torch.optim.SGD(model.parameters(), 0.1),
+            mesh="1",
+            accumulate=2,
+        )

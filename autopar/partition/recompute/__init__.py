@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from autopar.base.collector import paused_collector
 from autopar.cost import Cluster, evaluate, memory_timeline
-from autopar.ir.activations import SAVE, is_asked, kept
+from autopar.ir.activations import is_asked
 from autopar.ir.parts import parts_of, rejoined
 from autopar.ir.program import Program
 from autopar.partition.recompute.beside import beside
@@ -29,6 +29,7 @@ from autopar.partition.recompute.looped import Looped, LoopRecomputer
 from autopar.partition.recompute.plan import Learned
 from autopar.partition.recompute.recomputed import Recomputed
 from autopar.partition.recompute.replay import replay
+from autopar.partition.recompute.shared import Shared, shared_ops
 from autopar.partition.recompute.tape import tape_of
 from autopar.partition.recompute.way import Point
 
@@ -108,7 +109,7 @@ class Recomputer:
     def __init__(self, program: Program, cluster: Cluster, learned: Learned | None = None) -> None:
         self.program, self._cluster, self._learned = program, cluster, learned
         self._programs = parts_of(program)
-        self._decided = [*_run_before(self._programs)]
+        self._shared = shared_ops([each.main.ops for each in self._programs])
         self._known: dict[tuple[int, Points], _Part] = {}
 
     @property
@@ -167,10 +168,15 @@ class Recomputer:
     def _fastest(self, limit: int, below: float = math.inf) -> Points | None:
         """Returns the fastest of each part within a limit; None if there is none."""
         points = self._points(lambda choice: choice.fastest(limit, below))
-        if points is None and any(self._decided) and self.least_bytes <= limit:
+        if points is None and self._follows and self.least_bytes <= limit:
             # What was the fastest for some ranks leaves too little room to others.
             return self._smallest
         return points
+
+    @property
+    def _follows(self) -> bool:
+        """Whether ranks of any kind run what others decide about."""
+        return any(each.follows for each in self._shared)
 
     def _points(self, choose: Callable[[Choice], Point | None]) -> Points | None:
         """Returns what is chosen for each part, knowing those before; None if one has nothing."""
@@ -184,14 +190,13 @@ class Recomputer:
 
     def _part(self, number: int, points: Points) -> _Part:
         """Returns a part where those before do this, if it has ops of theirs."""
-        decided = self._decided[number]
-        key = number, (points[:number] if decided else ())
+        shared = self._shared[number]
+        key = number, (points[:number] if shared.follows else ())
         if key not in self._known:
             program = self._programs[number]
-            if decided:
-                free = {op.results for op in program.main.ops} - decided
-                program = _with_kept(parts_of(self._with(points[:number]))[number], free)
-            self._known[key] = _Part(program, self._cluster, self._learned)
+            if shared.follows:
+                program = parts_of(self._with(points[:number]))[number]
+            self._known[key] = _Part(program, self._cluster, self._learned, shared)
         return self._known[key]
 
     def _with(self, points: Points) -> Program:
@@ -199,7 +204,7 @@ class Recomputer:
         parts = [self._part(number, points) for number in range(len(points))]
         before = [part.program for part in parts]
         after = [part.changed(point).program for part, point in zip(parts, points, strict=True)]
-        if not any(self._decided):
+        if not self._follows:
             return rejoined(self.program, before, after)
         program = self.program
         for one, other in zip(before, after, strict=True):
@@ -213,26 +218,8 @@ class Recomputer:
         return DoesNotFit(self.least_bytes, limit, stored_bytes=stored, trains=trains)
 
 
-Results = frozenset[tuple[str, ...]]
-"""Ops, by their results."""
-
 Points = tuple[Point, ...]
 """What is chosen for each part."""
-
-
-def _run_before(parts: Iterable[Program]) -> Iterator[Results]:
-    """Yields the forward ops of each part that parts before it run, too."""
-    seen: Results = frozenset()
-    for part in parts:
-        own = frozenset(op.results for op in part.main.ops if op.phase == "forward")
-        yield own & seen
-        seen |= own
-
-
-def _with_kept(program: Program, free: Collection[tuple[str, ...]]) -> Program:
-    """Returns a program of which all but some ops make what stays in memory."""
-    ops = (op if op.results in free else kept(op, SAVE) for op in program.main.ops)
-    return program.with_main(replace(program.main, ops=tuple(ops)))
 
 
 class _Part:
@@ -242,11 +229,14 @@ class _Part:
         program: The program.
         cluster: Predicts seconds.
         learned: What is known of other programs on the cluster; more is added.
+        shared: What ranks of other kinds decide, or nobody.
     """
 
-    def __init__(self, program: Program, cluster: Cluster, learned: Learned | None) -> None:
+    def __init__(
+        self, program: Program, cluster: Cluster, learned: Learned | None, shared: Shared
+    ) -> None:
         self.program, self._cluster = program, cluster
-        self.choice = Choice(tape_of(program, cluster), learned)
+        self.choice = Choice(tape_of(program, cluster, shared=shared), learned)
         self._changed: dict[Point, Recomputed] = {}
 
     @property

@@ -35,6 +35,7 @@ from autopar.partition.recompute.once import (
 )
 from autopar.partition.recompute.plan import Learned
 from autopar.partition.recompute.recomputed import Recomputed
+from autopar.partition.recompute.shared import shared_ops
 from autopar.partition.recompute.way import Point
 
 LEVELS = 128
@@ -138,13 +139,17 @@ class LoopRecomputer:
     @cached_property
     def _parts(self) -> list[Once]:
         """What ranks on each slice do for a microbatch."""
-        inside = insiders(self._looped.program.main)
-        found, decided = list[Once](), set[str]()
-        for once, part in zip(self._looped.firsts, self._looped.parts, strict=True):
+        inside, firsts = insiders(self._looped.program.main), self._looped.firsts
+        found, decided, calls = list[Once](), set[str](), [called(once.main) for once in firsts]
+        shared = shared_ops([written_out(once)[0].ops for once in firsts])
+        for once, part, each in zip(firsts, self._looped.parts, shared, strict=True):
             # Of what ranks of several kinds call, those of the first decide.
             crowd = Crowd.of(part.main)
-            found.append(Once(once, inside, frozenset(decided), crowd, self._cluster))
-            decided.update(called(once.main))
+            mine = called(once.main)
+            alone = {name for other in calls if mine & other for name in mine - other}
+            fixed = frozenset(decided)
+            found.append(Once(once, inside, fixed, alone, each, crowd, self._cluster))
+            decided |= mine
         return found
 
     @cached_property

@@ -50,6 +50,8 @@ def _candidate(tape: Record, value: int, sharing: Sequence[int]) -> OffloadCandi
     maker = tape.makers[value]
     if not tape.early[maker] or len(tape.places[value]) != 1:
         return None
+    if not tape.shared.staying.isdisjoint(tape.names[each] for each in sharing):
+        return None
     batch = tape.batches[maker]
     readers = sorted({reader for each in sharing for reader in tape.readers[each]})
     forward = [each for each in readers if tape.early[each]]

@@ -22,6 +22,7 @@ from autopar.ir.program import CALL, MICROBATCH, Function, Op, Program, Ref, Val
 from autopar.partition.recompute.copies import written
 from autopar.partition.recompute.crowd import Crowd, Held
 from autopar.partition.recompute.replay import Step, replay
+from autopar.partition.recompute.shared import Shared
 from autopar.partition.recompute.tape import Tape, tape_of
 from autopar.partition.recompute.way import Point, Way
 
@@ -68,6 +69,8 @@ class Once:
         program: The first iteration, with calls, as ranks on a slice run it.
         inside: The values that each microbatch has one of.
         fixed: Functions that stay as they are.
+        alone: Functions that not all ranks call that call others of them.
+        shared: What ranks of other kinds decide, or nobody.
         crowd: What is under way beside it.
         cluster: Predicts seconds.
     """
@@ -77,11 +80,13 @@ class Once:
         program: Program,
         inside: Collection[str],
         fixed: Collection[str],
+        alone: Collection[str],
+        shared: Shared,
         crowd: Crowd,
         cluster: Cluster,
     ) -> None:
         self.program, self.crowd = program, crowd
-        self._inside, self._fixed = inside, fixed
+        self._inside, self._fixed, self._alone = inside, fixed, alone
         main, self._owners = written_out(program)
         flat = program.with_main(main)
         both = [*zip(self._owners, flat.main.ops, strict=True)]
@@ -91,6 +96,7 @@ class Once:
             cluster,
             inside=[at != MAIN or self.is_inside(op) for at, op in both],
             free=[self._is_free(at, fixed) and read.isdisjoint(op.results) for at, op in both],
+            shared=shared,
         )
 
     def _is_free(self, at: int, fixed: Collection[str]) -> bool:
@@ -185,13 +191,18 @@ class Once:
             if step.copy < 0 and step.op < first:
                 first, owner = step.op, self._owners[step.op]
             owners[number] = owner
-        inside = MAIN
+        inside = together = MAIN
         for number, step in enumerate(steps):
             if step.moves >= 0 and not step.makes:
-                owners[number] = inside
+                # All ranks that have a value run what sends it.
+                owners[number] = inside if self._is_alone(self._owners[step.op]) else together
             elif owners[number] != MAIN:
                 inside = owners[number]
+                together = together if self._is_alone(inside) else inside
         return owners
+
+    def _is_alone(self, at: int) -> bool:
+        return at != MAIN and callee_of(self.program.main.ops[at]) in self._alone
 
 
 def functions_of(program: Program, written: Mapping[str, Written]) -> dict[str, Function]:

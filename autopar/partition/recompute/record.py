@@ -14,6 +14,7 @@ from itertools import accumulate
 from autopar.cost import Cluster, Lifetimes, kinds_of_ranks
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.program import Function, Op, Program
+from autopar.partition.recompute.shared import Shared
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Record:
         makers: The op that makes each value; -1 for inputs.
         places: The pieces of memory in which each value lies.
         cluster: The hardware.
+        shared: What ranks of other kinds decide, or nobody.
     """
 
     program: Program
@@ -57,6 +59,7 @@ class Record:
     makers: Sequence[int]
     places: Sequence[tuple[int, ...]]
     cluster: Cluster
+    shared: Shared
 
     @property
     def function(self) -> Function:

@@ -13,8 +13,11 @@ from autopar.ir.program import Function, Op, Program
 from autopar.partition.recompute.offload_candidates import OffloadCandidate, offload_candidates
 from autopar.partition.recompute.record import Record
 from autopar.partition.recompute.repeat import repeated
+from autopar.partition.recompute.shared import Shared
 from autopar.partition.recompute.user_choices import user_choices
 from autopar.partition.recompute.way import Way
+
+_ALL_ITS_OWN = Shared()
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ def tape_of(
     *,
     inside: Sequence[bool] = (),
     free: Sequence[bool] = (),
+    shared: Shared = _ALL_ITS_OWN,
 ) -> Tape:
     """Returns the tape of a partitioned program.
 
@@ -58,6 +62,7 @@ def tape_of(
         cluster: Predicts seconds.
         inside: Of each op, whether it is a part of passes; all are, where nothing is said.
         free: Of each op, whether it may be computed again; as before.
+        shared: What isn't decided here.
     """
     main = program.main
     memory = lifetimes(program)
@@ -86,6 +91,7 @@ def tape_of(
         repeated(op)
         if may
         and first
+        and op.results not in shared.unrepeated
         and choice_of(op)[0] not in (SAVE, OFFLOAD)
         and fixed.isdisjoint(axes_of_group(op))
         else None
@@ -109,6 +115,7 @@ def tape_of(
         makers=makers,
         places=[memory.buffers_of[name] for name in numbers],
         cluster=cluster,
+        shared=shared,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -133,6 +134,33 @@ def test_a_user_sees_seconds_bubble_and_schedule(tmp_path: Path) -> None:
     assert rows[0].endswith("ddd")
     assert rows[3].startswith("...")
     assert "333aaa" in rows[3]
+
+
+def summary_of(classifier: nn.Module, **options: Any) -> list[str]:
+    """Returns what is said of each process, of a loss that counts the targets first."""
+    step = autopar.compile(
+        classifier,
+        (torch.ones(8, 16), torch.arange(8)),
+        loss=nn.functional.cross_entropy,
+        optimizer=torch.optim.SGD(classifier.parameters(), 0.1),
+        pipeline="pp",
+        strategy=None,
+        **options,
+    )
+    return [line for line in step.summary().splitlines() if "holds at most" in line]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3, 4])
+def test_a_stage_begins_with_what_it_does_with_what_is_sent(accumulate: int) -> None:
+    first, last = summary_of(Deep(), mesh="pp=2", accumulate=accumulate)
+    assert first.endswith("stage 0 from layers.0.addmm on")
+    assert last.endswith("stage 1 from layers.6.addmm_6 on")
+
+
+def test_processes_without_a_stage_are_said_to_have_none() -> None:
+    *_, idle = summary_of(Deep(), mesh="pp=3", accumulate=2)
+    assert idle.strip().startswith("pp=2: waits")
+    assert idle.endswith("; no stage is here: mark more of them, or make pp smaller")
 
 
 class Deep(nn.Module):

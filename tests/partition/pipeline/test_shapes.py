@@ -30,6 +30,7 @@ from tests.partition.pipeline.models import (
     compiled,
     on_one_device,
     on_virtual_mesh,
+    optimizer_of,
 )
 from tests.partition.pipeline.random_steps import RandomStep
 from tests.runtime.job.real import run_ranks
@@ -279,3 +280,77 @@ def test_a_loop_of_the_user_trains_stages_of_other_shapes() -> None:
 def test_other_widths_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(AutoparError, match=said):
         compiled(Decoder(2), 3, **options)
+
+
+class TwoHeads(nn.Module):
+    """A head on the first stage, another one on the last, and a skip over what is in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens = nn.Embedding(16, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.aside, self.head = nn.Linear(8, 1), nn.Linear(8, 16)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        first, up, down = self.layers
+        x = first(self.tokens(ids)).relu()
+        aside = self.aside(x)
+        with annotate.pipeline_stage(1):
+            return self.head(x + down(up(x).tanh()).relu()), aside
+
+
+def loss_of_both(heads: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    logits, aside = heads
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten()) + aside.square().mean()
+
+
+def losses_of_both(rows: int) -> list[float]:
+    """Returns the losses of a training on one device."""
+    model, (ids, target) = TwoHeads(), batch_of(rows)
+    optimizer, losses = optimizer_of(model), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        value = loss_of_both(model(ids), target)
+        value.backward()
+        optimizer.step()
+        losses.append(value.item())
+    return losses
+
+
+@pytest.mark.parametrize("choice", ["recompute", "offload"])
+@pytest.mark.parametrize(
+    ("stages", "strategy", "rows", "schedule"),
+    [
+        ((2, 2), "data:pp", 9, "1f1b"),
+        ((2, 2), None, 7, "1f1b"),
+        ((3, 1), "tensor:pp", 7, "zb-h2"),
+        ((1, 3), "data:pp", 9, "gpipe"),
+    ],
+)
+def test_ranks_of_a_wide_stage_agree_on_what_is_computed_again(
+    stages: Sequence[int],
+    strategy: str | None,
+    rows: int,
+    schedule: str,
+    choice: str,
+    tmp_path: Path,
+) -> None:
+    model = TwoHeads()
+    step = autopar.compile(
+        model,
+        batch_of(rows),
+        loss=loss_of_both,
+        optimizer=optimizer_of(model),
+        accumulate=3,
+        mesh="pp=4",
+        pipeline="pp",
+        stages=stages,
+        strategy=strategy,
+        schedule=schedule,
+        activations={"*": choice},
+    )
+    step.save(tmp_path / "build")
+    assert on_virtual_mesh(tmp_path / "build", batch_of(rows)) == pytest.approx(
+        losses_of_both(rows), rel=1e-5
+    )

@@ -64,7 +64,12 @@ def cut_batch(labels: Sequence[str], tensors: Sequence[Tensor], count: int) -> M
     if count == 1:
         return Microbatches()
     for label, tensor in zip(labels, tensors, strict=True):
-        if tensor.ndim == 0 or tensor.shape[0] < count:
+        if tensor.ndim == 0:
+            raise InvalidInputError(
+                f"accumulate={count} cuts the first dimension of each tensor of a batch, and"
+                f" {label!r} has none; give it as an entry per row, as with expand"
+            )
+        if tensor.shape[0] < count:
             raise InvalidInputError(
                 f"accumulate={count} cuts the first dimension of {label!r}, of shape"
                 f" {list(tensor.shape)}, which has no {count} rows; give fewer microbatches"
