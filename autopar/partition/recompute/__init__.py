@@ -11,8 +11,8 @@ that. Copies are ops like others, in the backward phase, with `recompute` in the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
