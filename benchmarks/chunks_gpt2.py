@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,8 +46,8 @@ class Sizes:
 
         torch.manual_seed(0)
         config = GPT2Config(n_layer=self.layers, n_positions=self.tokens, use_cache=False)
-        model: nn.Module = GPT2LMHeadModel(config).to(self.dtype)
-        return model
+        model: nn.Module = GPT2LMHeadModel(config)
+        return model.to(self.dtype)
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Returns tokens, twice."""
@@ -65,7 +66,7 @@ def peak_bytes(step: Callable[[], Any]) -> int:
 
 def milliseconds(step: Callable[[], Any], count: int) -> float:
     """Returns the median time of a step."""
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait: Callable[[], Any] = torch.cuda.synchronize if torch.cuda.is_available() else _nothing
     taken = []
     for _ in range(count):
         wait()
@@ -76,13 +77,21 @@ def milliseconds(step: Callable[[], Any], count: int) -> float:
     return statistics.median(taken)
 
 
+def _nothing() -> None:
+    """A CPU needn't be waited for."""
+
+
+def _forward(model: nn.Module, ids: Tensor, target: Tensor) -> Tensor:
+    return shifted(model(ids), target)
+
+
 def by_torch(sizes: Sizes) -> tuple[float, float]:
     """Returns the peak, and the time of a step that torch.compile makes."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = sizes.model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     ids, target = (each.to(device) for each in sizes.batch())
-    forward: Any = torch.compile(lambda: shifted(model(ids), target))
+    forward: Any = torch.compile(partial(_forward, model, ids, target))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -111,7 +120,7 @@ def by_autopar(sizes: Sizes, parts: int, *, torch_compile: bool) -> tuple[float,
     with tempfile.TemporaryDirectory() as folder:
         made.save(folder)
         with autopar.load(folder, torch_compile=torch_compile) as trainer:
-            step = lambda: trainer.step(batch)  # noqa: E731
+            step = partial(trainer.step, batch)
             step()
             return peak_bytes(step), predicted, milliseconds(step, sizes.steps)
 

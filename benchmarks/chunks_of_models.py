@@ -23,7 +23,7 @@ from torch import Tensor
 import autopar
 from autopar.compiled import CompiledModel
 from autopar.cost import memory_timeline
-from tests.cost.memory.test_measured_memory import executed
+from tests.judges.tracking import executed
 from tests.planning.chunk_cases import LARGE, Case
 
 STEPS = 2

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from autopar.ir.program import Program
+from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.specialize import specialize
+from autopar.runtime.execute.updates import InPlace
+from autopar.runtime.kernels.table import TORCH_DTYPES
 
 
 class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -54,3 +61,25 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.see(leaf)
         self.log.append((str(func), self.live_bytes))
         return result
+
+
+def arguments(program: Program, weights: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """Returns tensors to run a program on: weights, and zeros for all else."""
+    found = []
+    for port in program.signature.inputs:
+        given = weights.get(port.name)
+        dtype, shape = TORCH_DTYPES[port.dtype], program.main.values[port.name].known_shape
+        found.append(torch.zeros(shape, dtype=dtype) if given is None else given.clone())
+    return tuple(found)
+
+
+def executed(program: Program, weights: Mapping[str, Tensor]) -> Tracking:
+    """Runs a serial program as a trainer does."""
+    concrete = specialize(program, {})
+    module = emit(concrete, {}, "cpu", InPlace(lambda loss, refusal: None))
+    inputs = arguments(concrete, weights)
+    seen = Tracking(inputs)
+    with seen, torch.no_grad():
+        results = module.forward(*inputs)
+    del results
+    return seen

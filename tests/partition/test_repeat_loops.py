@@ -22,10 +22,9 @@ from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.torch_compile import through_torch_compile
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.training.stepping import seed_of_step
-from tests.cost.memory.test_measured_memory import arguments
 from tests.end_to_end.test_loops import Carrying
 from tests.judges.steps import Steps
-from tests.judges.tracking import Tracking
+from tests.judges.tracking import Tracking, arguments
 
 CLASSES, WIDTH, LENGTH = 13, 8, 6
 

@@ -23,7 +23,7 @@ from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline import CompileOptions, compile_program
 from autopar.pipeline.decided import Compiled
 from autopar.runtime import run
-from tests.cost.memory.test_measured_memory import executed
+from tests.judges.tracking import executed
 
 CLASSES = 1999
 

@@ -12,8 +12,8 @@ from torch import Tensor
 import autopar
 from autopar.compiled import CompiledModel
 from autopar.cost import memory_timeline, peak_rank_timeline
-from tests.cost.memory.test_measured_memory import executed
 from tests.end_to_end.test_chunks import check, trained
+from tests.judges.tracking import executed
 from tests.planning.chunk_cases import CASES, CLASSES, Case
 
 

@@ -11,7 +11,7 @@ from autopar.annotate import ChunkPin, parse_mesh
 from autopar.cost import Cluster, memory_timeline
 from autopar.frontend.torch import Recipe, capture
 from autopar.pipeline import CompileOptions, compile_program
-from tests.cost.memory.test_measured_memory import executed
+from tests.judges.tracking import executed
 
 ROWS, WIDTH, CLASSES = 256, 16, 1000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +15,10 @@ from autopar.cost import AUTOGRAD, Cluster, MemoryTimeline, memory_timeline
 from autopar.frontend.torch import Captured, Recipe, capture
 from autopar.frontend.torch.capture.eager import record
 from autopar.frontend.torch.capture.recorder import Recording
-from autopar.ir.program import Program
 from autopar.ir.unroll import unrolled
 from autopar.partition.recompute import Recomputer
-from autopar.runtime.execute.emit import emit
-from autopar.runtime.execute.specialize import specialize
-from autopar.runtime.execute.updates import InPlace
-from autopar.runtime.kernels.table import TORCH_DTYPES
 from tests.cost.models import MORE
-from tests.judges.tracking import Tracking
+from tests.judges.tracking import Tracking, executed
 from tests.zoo import models as zoo
 from tests.zoo.models import Example
 
@@ -43,27 +37,6 @@ def marked(names: tuple[str, ...]) -> list[Any]:
 def trained(example: Example, **options: Any) -> Captured:
     optimizer = torch.optim.AdamW(example.model.parameters(), 1e-3)
     return capture(example.model, example.batch(0), Recipe(example.loss, optimizer=optimizer))
-
-
-def arguments(program: Program, weights: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Returns tensors to run a program on: weights, and zeros for all else."""
-    found = []
-    for port in program.signature.inputs:
-        given = weights.get(port.name)
-        dtype = TORCH_DTYPES[port.dtype]
-        found.append(torch.zeros(port.shape, dtype=dtype) if given is None else given.clone())
-    return tuple(found)
-
-
-def executed(program: Program, weights: Mapping[str, Tensor]) -> Tracking:
-    """Runs a serial program as a trainer does."""
-    concrete = specialize(program, {})
-    module = emit(concrete, {}, "cpu", InPlace(lambda loss, refusal: None))
-    inputs = arguments(concrete, weights)
-    with Tracking(inputs) as seen, torch.no_grad():
-        results = module.forward(*inputs)
-    del results
-    return seen
 
 
 @pytest.mark.parametrize("name", marked(MODELS))

@@ -20,8 +20,7 @@ from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.kernels.table import kernel
-from tests.cost.memory.test_measured_memory import arguments
-from tests.judges.tracking import Tracking
+from tests.judges.tracking import Tracking, arguments
 
 Kernel = Callable[..., Any]
 

@@ -20,8 +20,7 @@ from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.torch_compile import through_torch_compile
 from autopar.runtime.execute.updates import InPlace
-from tests.cost.memory.test_measured_memory import arguments
-from tests.judges.tracking import Tracking
+from tests.judges.tracking import Tracking, arguments
 from tests.partition.pipeline.models import Decoder, compiled, on_virtual_mesh
 
 SCHEDULES = ("1f1b", "gpipe", "zb-h1")

@@ -24,8 +24,7 @@ from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.updates import InPlace
-from tests.cost.memory.test_measured_memory import arguments
-from tests.judges.tracking import Tracking
+from tests.judges.tracking import Tracking, arguments
 
 ROWS, WIDTH = 96, 12
 

@@ -34,7 +34,7 @@ from autopar.partition.recompute.copies import write_copies
 from autopar.partition.recompute.replay import replay
 from autopar.partition.recompute.tape import Tape, tape_of
 from autopar.partition.recompute.way import Way
-from tests.cost.memory.test_measured_memory import executed
+from tests.judges.tracking import executed
 
 NO_LINK = Cluster.load("cpu")
 FAST = replace(NO_LINK, host_link=HostLink("fast", 1e-6, 2e-11))
