@@ -17,7 +17,7 @@ from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.at_rank import args_at, value_at
 from autopar.ir.expr.expression import AsPlanned, evaluate
 from autopar.ir.ops import functional_kind, rule_of
-from autopar.ir.program import Op, Port, Program, Value, callee_of
+from autopar.ir.program import CALL, REPEAT, Op, Port, Program, Value, callee_of
 
 WEIGHT_ROLES = ("parameter", "buffer", "state", "constant")
 STATE_ROLES = ("optimizer_state",)
@@ -130,9 +130,9 @@ class _Counts:
 
 
 def _callee(op: Op) -> tuple[str, int] | None:
-    if op.kind == "call":
+    if op.kind == CALL:
         return callee_of(op), 1
     trip = op.arg("trip")
-    if op.kind == "repeat" and isinstance(trip, int):
+    if op.kind == REPEAT and isinstance(trip, int):
         return callee_of(op), trip
     return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autopar.base.errors import VerificationError
 from autopar.ir.collectives import axes_of_group, is_collective
 from autopar.ir.expr.expression import Expr, IntExpr
-from autopar.ir.program import Arg, Function, Op, Program, Ref, Value, callee_of
+from autopar.ir.program import CALL, REPEAT, Arg, Function, Op, Program, Ref, Value, callee_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +140,9 @@ def _visit(
 
 
 def _site(function: Function, op: Op) -> Site | None:
-    if op.kind == "call":
+    if op.kind == CALL:
         return callee_of(op), 1
-    if op.kind == "repeat":
+    if op.kind == REPEAT:
         trip = op.arg("trip")
         if not isinstance(trip, int):
             raise VerificationError(

@@ -13,7 +13,7 @@ from autopar.ir.layout import Layout
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.nothing import IDENTITY
 from autopar.ir.ops import rule_of
-from autopar.ir.program import Arg, Function, Op, OpDist, Program, Value, refs
+from autopar.ir.program import CALL, REPEAT, Arg, Function, Op, OpDist, Program, Value, refs
 from autopar.ir.rules.alike import call_key
 from autopar.ir.rules.distribution import (
     consumed,
@@ -221,7 +221,7 @@ def _barrier(program: Program, op: Op, dist: OpDist, function: Function) -> Inte
 
 
 _CONTROL: Mapping[str, Callable[[Program, Op, OpDist, Function], Interface]] = {
-    "call": _call,
-    "repeat": _repeat,
+    CALL: _call,
+    REPEAT: _repeat,
     "barrier": _barrier,
 }

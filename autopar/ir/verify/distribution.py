@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from autopar.ir.dims import dim_axes, dim_size
 from autopar.ir.layout import MONOIDS, ORIGIN_KINDS, Layout
 from autopar.ir.ops import rule_of
-from autopar.ir.program import STORED_ROLES, Function, Op, OpDist, Program, Value
+from autopar.ir.program import CALL, REPEAT, STORED_ROLES, Function, Op, OpDist, Program, Value
 from autopar.ir.rules.alike import call_key
 from autopar.ir.rules.distribution import consumed, produced, replicated
 from autopar.ir.rules.rule import SAME, Linear, Rule
@@ -16,7 +16,7 @@ from autopar.ir.text.words import value_name
 from autopar.ir.verify.problems import Problems, one_of
 
 PINNED = ("annotated", "inherited", "preset")
-CONTROL = ("call", "repeat", "barrier")
+CONTROL = (CALL, REPEAT, "barrier")
 
 Finding = tuple[str, object, object]
 """Subject, what was expected, what was got."""

@@ -9,8 +9,10 @@ from autopar.ir.expr.expression import IntExpr, Size, axes_of, prod, shape_str, 
 from autopar.ir.expr.facts import is_at_least
 from autopar.ir.expr.relation import SIGNS
 from autopar.ir.program import (
+    CALL,
     CALLS,
     LEVELS,
+    REPEAT,
     Arg,
     Function,
     Op,
@@ -147,7 +149,7 @@ def check_calls(program: Program, problems: Problems) -> None:
     """Adds what is wrong with calls, repeats and barriers."""
     for function in program.functions.values():
         for op in function.ops:
-            if op.kind in ("call", "repeat", "barrier") and _is_sound(op, function):
+            if op.kind in (CALL, REPEAT, "barrier") and _is_sound(op, function):
                 _CallCheck(op, function, program, problems).check()
         _check_given_away(function, program, problems)
     for name in _recursive(program):
@@ -201,7 +203,7 @@ class _CallCheck:
         if self._op.kind == "barrier":
             operands = self._types(self._refs("operands"))
             self._compare("results", operands, self._types(self._op.results))
-        elif self._op.kind == "call":
+        elif self._op.kind == CALL:
             self._check_call()
         else:
             self._check_repeat()

@@ -19,7 +19,7 @@ from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.transfers import hosted, is_on_host
 from autopar.ir.ops.shape.pieces import CONCATENATION
-from autopar.ir.program import Arg, Function, Op, Program, Ref, Value, callee_of
+from autopar.ir.program import CALL, REPEAT, Arg, Function, Op, Program, Ref, Value, callee_of
 from autopar.runtime.collectives.async_collectives import HALVES
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
@@ -103,10 +103,10 @@ class Body:
         box = self.graph.placeholder("box")
         box.meta["op"] = None
         for name in names:
-            given = Op("call", (), (name,))
+            given = Op(CALL, (), (name,))
             self.bind(name, self.create(given, "call_function", unboxed, (box,)), given)
         for size in self.context.sizes:
-            given = Op("call", (), (f"size_{size.name}",))
+            given = Op(CALL, (), (f"size_{size.name}",))
             self.sizes[size] = self.create(given, "call_function", unboxed, (box,))
 
     def size(self, size: IntExpr) -> fx.Node | int:
@@ -143,12 +143,12 @@ class Body:
         if op.kind == "barrier":
             for name, source in zip(op.results, op.operands, strict=True):
                 self.nodes[name] = self.node(source)
-        elif op.kind == "call":
+        elif op.kind == CALL:
             target = self._submodule(callee_of(op), None)
             operands = (*self._flat(op, "operands"), *self._open_sizes())
             box = self.create(op, "call_function", boxed, operands)
             self._results(op, self.create(op, "call_module", target, (box,)))
-        elif op.kind == "repeat":
+        elif op.kind == REPEAT:
             target = self._submodule(callee_of(op), _repeat(op))
             parts = ("carried", "sliced", "invariant")
             operands = tuple(ref for part in parts for ref in self._flat(op, part))
