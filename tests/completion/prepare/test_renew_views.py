@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autopar.completion.prepare.renew_views import renew_views
-from autopar.ir.program import Function
+from autopar.ir.ops.loops import CAT, TAKE
+from autopar.ir.program import Function, Ref
 from tests.completion.networks import Network
 
 
@@ -49,3 +50,21 @@ def test_without_phases_nothing_changes() -> None:
     view = net.permute(net.weight("w", 8, 8), 1, 0)
     main = net.program(net.mm(net.mm(net.input("x", 8, 8), view), view)).main
     assert renew_views(main) is main
+
+
+def test_what_a_loop_puts_together_is_not_put_together_again() -> None:
+    net, loops = Network(), (("head", 2),)
+    weight = net.weight("w", 8, 8)
+    part = net.op(TAKE, (4, 8), "part", self=Ref(weight), trip=2, loop="head")
+    cat = net.op(CAT, (8, 8), "whole", self=Ref(net.permute(part, 1, 0)), trip=2, dim=1)
+    turned = net.permute(cat, 1, 0)
+    main = net.program(net.mm(net.mm(net.input("x", 8, 8), turned), turned)).main
+    main = phased(main, *["forward"] * 5, "backward")
+    ops = [replace(op, loops=loops) if op.kind == CAT else op for op in main.ops]
+    renewed = renew_views(replace(main, ops=tuple(ops)))
+    (again,) = (op for op in renewed.ops if op.kind == CAT)
+    assert again.loops == loops
+    assert summary(renewed)[-2:] == [
+        f"backward permute {cat}",
+        f"backward mm {main.ops[4].results[0]} {turned}.backward",
+    ]
