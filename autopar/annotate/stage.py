@@ -23,7 +23,7 @@ def pipeline_stage(stage: int) -> AbstractContextManager[object]:
 
     Args:
         stage: The number of the stage, from 0 on. What is in none is in the stage of what it
-            reads.
+            reads, and so is what is in a stage before that.
 
     Raises:
         AnnotationError: If the number is no integer >= 0.

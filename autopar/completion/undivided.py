@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autopar.completion.presets.preset import AxisPreset
-from autopar.completion.presets.strategy import AUTO, parse_strategy
+from autopar.completion.presets.strategy import AUTO, named_on, parse_strategy
 from autopar.cost.flops import product_flops
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.dims import dim_axes
@@ -48,6 +48,8 @@ def undivided(program: Program, strategy: str | None) -> tuple[ReportEntry, ...]
 def undivided_stages(program: Program, axis: str, strategy: str | None) -> tuple[ReportEntry, ...]:
     """Returns a remark if no preset says what stages at several indices do along these.
 
+    Or if one does, but each stage is at one index.
+
     Args:
         program: Serial and completed.
         axis: The mesh axis along which stages lie; "" if there are none.
@@ -56,7 +58,7 @@ def undivided_stages(program: Program, axis: str, strategy: str | None) -> tuple
     if not axis or program.mesh is None or not strategy or strategy == AUTO:
         return ()
     if axis in {item.axis for item in parse_strategy(strategy, program.mesh)}:
-        return ()
+        return _idle(program, axis, named_on(strategy, axis, program.mesh))
     products = _products(program)
     left = [
         (op, count)
@@ -72,6 +74,19 @@ def undivided_stages(program: Program, axis: str, strategy: str | None) -> tuple
         f" name a preset for {axis}, as data:{axis}"
     )
     return (ReportEntry(UNDIVIDED, f"stages along {axis}", detail, _most(left).loc),)
+
+
+def _idle(program: Program, axis: str, presets: Sequence[AxisPreset]) -> tuple[ReportEntry, ...]:
+    """Returns a remark if presets are named for the axis of stages that have no more of it."""
+    meshes = (op.dist.mesh for op in program.main.ops if op.dist is not None)
+    presets = [item for item in presets if item.preset.divides_work]
+    if not presets or any(axis in mesh.dim_names for mesh in meshes):
+        return ()
+    detail = (
+        f"divides nothing, as each stage is at one index of {axis}; say at how many with stages=,"
+        " or leave the preset out"
+    )
+    return (ReportEntry(UNDIVIDED, ", ".join(map(str, presets)), detail),)
 
 
 def computed_at_once(program: Program) -> tuple[ReportEntry, ...]:

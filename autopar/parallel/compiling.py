@@ -185,6 +185,7 @@ class Compiler:
         """Returns the plan of a captured module, and notes what the user should know of it."""
         compiled = self._compiled(captured, layouts)
         self.remarks.extend(map(frozen_text, captured.frozen))
+        self.remarks.extend(map(misplaced_text, captured.misplaced))
         ignored = (each for each in compiled.report if each.category == "ignored")
         self.remarks.extend(map(ignored_text, ignored))
         return Plan.of(compiled)
@@ -324,6 +325,11 @@ def _settled(options: CompileOptions, plan: Plan) -> CompileOptions:
 def frozen_text(entry: ReportEntry) -> str:
     """Returns a warning of a number that a program doesn't change."""
     return f"{entry.subject}: {entry.detail}"
+
+
+def misplaced_text(entry: ReportEntry) -> str:
+    """Returns a warning of what runs in a later stage than it is marked with."""
+    return f"{entry.subject}: {entry.detail} ({entry.loc})"
 
 
 def ignored_text(entry: ReportEntry) -> str:

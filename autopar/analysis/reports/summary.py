@@ -293,7 +293,7 @@ def _render_plan(report: Sequence[ReportEntry]) -> Iterator[str]:
     title_of_pipeline = PIPELINE
     for entry in report:
         if entry.category == UNDIVIDED:
-            yield f"{entry.subject}: {entry.detail} [{entry.loc}]"
+            yield _render_entry(entry)
         if entry.category == LAYOUTS:
             yield f"layouts  {entry.subject}: {entry.detail}"
         if entry.category == PLAN:

@@ -45,6 +45,17 @@ def parse_strategy(text: str, mesh: ProcessMesh) -> tuple[AxisPreset, ...]:
     return tuple(chosen)
 
 
+def named_on(text: str, axis: str, mesh: ProcessMesh) -> tuple[AxisPreset, ...]:
+    """Returns the presets of an option that names an axis for them, in its order.
+
+    Raises:
+        AnnotationError: See `parse_strategy`.
+    """
+    pairs = (part for part in text.split(",") if ":" in part)
+    found = (item for part in pairs for item in parse_strategy(part, mesh))
+    return tuple(item for item in found if item.axis == axis)
+
+
 def _preset(name: str, text: str) -> Preset:
     if name in BY_NAME:
         return BY_NAME[name]

@@ -15,6 +15,7 @@ from autopar.base.collector import paused_collector
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.lower.fx import lower
+from autopar.frontend.lower.misplaced import misplaced
 from autopar.frontend.torch.capture.fake import FakeModel, fake_batch, fake_model, is_absent
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.capture.several import check_alike, in_mode
@@ -177,10 +178,12 @@ class _Capture:
             step.write(node, inputs.batch[position], self.structure.labels[position])
         step.assume(done.assumed)
         step.close()
-        program = _with_roles(lower(step.graph, self._lowering(step)))
+        lowering = self._lowering(step)
+        program = _with_roles(lower(step.graph, lowering))
         weights = self._weights(inputs, states, program)
         selected = computed_rows(joint.selected)
-        report = (*joint.narrowed, *joint.frozen, *selected, *averaging.report)
+        early = misplaced(step.graph, lowering)
+        report = (*joint.narrowed, *joint.frozen, *selected, *averaging.report, *early)
         return Captured(program, weights, self.structure, report)
 
     def _traced(self) -> tuple[FakeModel, Mapping[Rows, Joint]]:

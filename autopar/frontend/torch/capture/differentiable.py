@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from autopar.base.errors import InvalidInputError
 from autopar.frontend.lower.exported import GraphInput, GraphOutput, Lowering
 from autopar.frontend.lower.fx import lower
+from autopar.frontend.lower.misplaced import misplaced
 from autopar.frontend.torch.capture.fake import FakeModel, fake_batch, fake_model
 from autopar.frontend.torch.capture.joint import Joint
 from autopar.frontend.torch.capture.ways import Start, trace
@@ -60,6 +61,7 @@ class Differentiable:
         asked: What the code asked of values.
         narrowed: What open sizes can't be.
         frozen: What code changes in each run, and a program doesn't.
+        misplaced: What runs in a later stage than it is marked with.
     """
 
     program: Program
@@ -74,6 +76,7 @@ class Differentiable:
     asked: tuple[Asked, ...] = ()
     narrowed: tuple[ReportEntry, ...] = ()
     frozen: tuple[ReportEntry, ...] = ()
+    misplaced: tuple[ReportEntry, ...] = ()
 
     @property
     def returned(self) -> tuple[str, ...]:
@@ -157,7 +160,8 @@ def capture_differentiable(
     )
     program = lower(step.graph, lowering)
     refuse_mixed_products(program)
-    return _named(program, joint, inputs.constant_values, fake.answering.asked)
+    found = _named(program, joint, inputs.constant_values, fake.answering.asked)
+    return replace(found, misplaced=misplaced(step.graph, lowering))
 
 
 def _check_outputs(structure: Structure) -> None:
