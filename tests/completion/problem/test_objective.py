@@ -109,7 +109,7 @@ def test_seconds_of_a_training_step_are_those_of_the_ranks() -> None:
     check_model("gpt2", "dp=2,tp=4", "h100", "auto", "data:0", "tensor:0,sequence:0")
 
 
-@pytest.mark.parametrize("mesh", ["dp=2,tp=4", "a=3"])
+@pytest.mark.parametrize("mesh", [pytest.param("dp=2,tp=4", marks=pytest.mark.slow), "a=3"])
 def test_seconds_of_microbatches_are_those_of_the_ranks(mesh: str) -> None:
     check_model("gpt2", mesh, "h100", "auto", "data:0", "fsdp:0", "tensor:0", accumulate=2)
     check_model("llama", mesh, "cpu", "auto", "zero1:0", accumulate=4)

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from autopar.annotate import apply_mesh, parse_mesh
+from autopar.annotate import ChunkPin, apply_mesh, parse_mesh
 from autopar.base.errors import InvalidInputError
 from autopar.completion import Complete
 from autopar.completion.problem.graph import Graph
@@ -104,8 +104,10 @@ def test_memory_is_part_of_the_plan() -> None:
     captured = language("adamw")
     mesh, cluster = parse_mesh("a=2"), Cluster.load("cpu")
 
-    def done(strategy: str, memory: int | None = None) -> Compiled:
-        options = CompileOptions(mesh, cluster, strategy, memory_bytes=memory)
+    def done(
+        strategy: str, memory: int | None = None, chunks: tuple[ChunkPin, ...] | None = None
+    ) -> Compiled:
+        options = CompileOptions(mesh, cluster, strategy, memory_bytes=memory, chunks=chunks)
         return compile_program(captured.program, options)
 
     def figures(of: Compiled) -> tuple[int, float]:
@@ -120,7 +122,7 @@ def test_memory_is_part_of_the_plan() -> None:
     assert slower >= seconds
     check(captured, within, 1e-5)
     with pytest.raises(InvalidInputError, match="raise the limit"):
-        done("auto", 1000)
+        done("auto", 1000, chunks=())
 
 
 def layers(pin: str = "", batch: int = 4096) -> Graph:

@@ -113,17 +113,18 @@ def trained(step: CompiledModel, folder: Path, microbatches: int) -> Mapping[str
         return {"losses": torch.stack(losses), **trainer.state_dict()}
 
 
+OF_TWO_STAGES = ("interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe-v")
+
 PLACES = [
     ("1", 8, ""),
     ("2x2", 2, ""),
     ("pp=2,dp=2", 4, "1f1b"),
-    ("pp=2", 5, "interleaved"),
     *(
         pytest.param(mesh, microbatches, schedule, marks=pytest.mark.slow)
         for mesh, microbatches, schedule in (
             ("3", 4, ""),
             ("pp=1", 3, "1f1b"),
-            *(("pp=2", 5, schedule) for schedule in ("gpipe", "zb-h1", "zb-v", "dualpipe-v")),
+            *(("pp=2", 5, schedule) for schedule in OF_TWO_STAGES),
             ("pp=3", 4, "zb-h2"),
         )
     ),
