@@ -244,19 +244,34 @@ def rank_main(
     dist.destroy_process_group()
 
 
-def main() -> None:
-    """Predicts, and measures if asked to."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def arguments(description: str, rounds: int) -> argparse.Namespace:
+    """Returns what was said on the command line.
+
+    Args:
+        description: Of the script.
+        rounds: How many steps of each program are measured by default.
+    """
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="only models whose name begins so")
     parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--rounds", type=int, default=15, help="measured steps of each program")
+    parser.add_argument("--rounds", type=int, default=rounds, help="measured steps of each program")
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--cluster", default="cpu")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def chosen(tasks: Mapping[str, Task], options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
+    """Yields the tasks that were named; all if none was."""
+    for name, task in tasks.items():
+        if not options.names or name.startswith(tuple(options.names)):
+            yield name, task
+
+
+def main() -> None:
+    """Predicts, and measures if asked to."""
+    options = arguments(__doc__ or "", rounds=15)
     cluster = Cluster.load(options.cluster)
-    for name, task in TASKS.items():
-        if options.names and not name.startswith(tuple(options.names)):
-            continue
+    for name, task in chosen(TASKS, options):
         row = predict(name, task, cluster)
         if options.measure:
             measure(task, partial(write_builds, task, row.memory_bytes, cluster), options)

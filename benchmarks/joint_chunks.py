@@ -17,7 +17,6 @@ Limits are parts of what the fastest plan without one holds.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from joint import ORDERS, Task, measure, small_gpt2
+from joint import ORDERS, Task, arguments, chosen, measure, small_gpt2
 
 import autopar
 from autopar.base.errors import InvalidInputError
@@ -167,17 +166,9 @@ def write_steps(steps: Steps, folder: Path) -> None:
 
 def main() -> None:
     """Predicts, and measures if asked to."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", help="only models whose name begins so")
-    parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--rounds", type=int, default=6, help="measured steps of each program")
-    parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--cluster", default="cpu")
-    options = parser.parse_args()
+    options = arguments(__doc__ or "", rounds=6)
     cluster = Cluster.load(options.cluster)
-    for name, task in TASKS.items():
-        if options.names and not name.startswith(tuple(options.names)):
-            continue
+    for name, task in chosen(TASKS, options):
         best = predict(name, task, cluster)
         if options.measure and best is not None:
             measure(task, partial(write_steps, best), options)

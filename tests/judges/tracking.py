@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar.ir.program import Program
+from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
 from autopar.runtime.execute.updates import InPlace
@@ -73,10 +74,23 @@ def arguments(program: Program, weights: Mapping[str, Tensor]) -> tuple[Tensor, 
     return tuple(found)
 
 
-def executed(program: Program, weights: Mapping[str, Tensor]) -> Tracking:
-    """Runs a serial program as a trainer does."""
-    concrete = specialize(program, {})
-    module = emit(concrete, {}, "cpu", InPlace(lambda loss, refusal: None))
+def executed(
+    program: Program,
+    weights: Mapping[str, Tensor],
+    coords: Mapping[str, int] | None = None,
+    groups: Iterable[str] = (),
+) -> Tracking:
+    """Runs a program of one process as a trainer does.
+
+    Args:
+        program: The program.
+        weights: What it stores, by name; zeros where nothing is said.
+        coords: Where the process is.
+        groups: The names of the groups in which it is alone.
+    """
+    concrete = specialize(program, coords or {})
+    alone = {name: Group("", 1, 0, (0,), "gloo") for name in groups}
+    module = emit(concrete, alone, "cpu", InPlace(lambda loss, refusal: None))
     inputs = arguments(concrete, weights)
     seen = Tracking(inputs)
     with seen, torch.no_grad():

@@ -16,15 +16,11 @@ from autopar.compiled import CompiledModel
 from autopar.cost import memory_timeline
 from autopar.frontend.torch import Recipe, capture
 from autopar.ir.program import REPEAT, Op, Program
-from autopar.runtime.collectives.groups import Group
-from autopar.runtime.execute.emit import emit
-from autopar.runtime.execute.specialize import specialize
-from autopar.runtime.execute.torch_compile import through_torch_compile
-from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.training.stepping import seed_of_step
 from tests.end_to_end.test_loops import Carrying
+from tests.judges.compiled_bodies import bodies_compiled
 from tests.judges.steps import Steps
-from tests.judges.tracking import Tracking, arguments
+from tests.judges.tracking import executed
 
 CLASSES, WIDTH, LENGTH = 13, 8, 6
 
@@ -128,13 +124,7 @@ def test_what_a_loop_takes_is_predicted(microbatches: int, options: dict[str, An
     (program,) = step.deployment.programs
     assert len(repeats(program)) == 1
     coords = step.deployment.coords_of(0)
-    concrete = specialize(program, coords)
-    groups = {name: Group("", 1, 0, (0,), "gloo") for name in step.deployment.groups}
-    module = emit(concrete, groups, "cpu", InPlace(lambda loss, refusal: None))
-    inputs = arguments(concrete, {})
-    with Tracking(inputs) as seen, torch.no_grad():
-        results = module.forward(*inputs)
-    del results
+    seen = executed(program, {}, coords, step.deployment.groups)
     assert seen.peak_bytes == memory_timeline(program, coords).peak_bytes
 
 
@@ -193,24 +183,7 @@ def test_a_rank_has_as_many_ops_whatever_there_are_of_microbatches(strategy: str
 @pytest.mark.slow
 def test_torch_compile_sees_a_microbatch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     step = compiled(4)
-    (program,) = step.deployment.programs
-    concrete = specialize(program, step.deployment.coords_of(0))
-    groups = {name: Group("", 1, 0, (0,), "gloo") for name in step.deployment.groups}
-    seen: list[object] = []
-    compile_one = torch.compile
-
-    def counted(module: Any, **options: Any) -> Any:
-        seen.append(module)
-        return compile_one(module, **options)
-
-    monkeypatch.setattr(torch, "compile", counted)
-    module = emit(concrete, groups, "cpu", InPlace(None))
-    results = []
-    for run in (module.forward, through_torch_compile(module, whole=False)):
-        with torch.no_grad():
-            results.append(run(*arguments(concrete, {})))
-    assert len(seen) == 1
-    torch.testing.assert_close(*results)
+    assert bodies_compiled(step, monkeypatch) == 1
 
 
 def test_what_differs_between_slices_stays_calls() -> None:

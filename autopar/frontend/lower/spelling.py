@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import fx
 
-from autopar.ir.dtypes import TORCH_NAMES
+from autopar.ir.dtypes import HALVES, TORCH_NAMES
 from autopar.ir.emitted import MARK
 from autopar.ir.ops.loops import CARRY, LEAVES, PARTS, TAKE
 from autopar.ir.ops.losses.alignment import CTC, CTC_GRADIENT
@@ -17,6 +17,9 @@ IR_DTYPES: Mapping[torch.dtype, str] = {
     getattr(torch, there): name for name, there in TORCH_NAMES.items()
 }
 """The IR's name of each torch dtype."""
+
+TORCH_HALVES = frozenset(getattr(torch, TORCH_NAMES[name]) for name in HALVES)
+"""The torch dtypes of 16 bits."""
 
 RENAMED: Mapping[str, str] = {
     "aten._unsafe_view.default": "aten.view.default",

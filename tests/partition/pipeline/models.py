@@ -93,6 +93,23 @@ def on_one_device(model: nn.Module, microbatches: int, steps: int = 3) -> list[f
     return losses
 
 
+def on_whole_batches(
+    model: nn.Module, batch: Batch, steps: int = 3, clip: float | None = None
+) -> list[float]:
+    """Returns the losses of steps that don't cut their batch."""
+    model = copy.deepcopy(model)
+    optimizer, losses = optimizer_of(model), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = loss(model(batch[0]), batch[1])
+        value.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        losses.append(value.item())
+    return losses
+
+
 def on_virtual_mesh(build: Path, batch: Batch, steps: int = 3) -> list[float]:
     """Returns the losses of a build whose ranks all run here."""
     with autopar.load(build, virtual=True) as trainer:

@@ -18,8 +18,8 @@ from autopar.partition.pipeline import Outline
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.emit import emit
 from autopar.runtime.execute.specialize import specialize
-from autopar.runtime.execute.torch_compile import through_torch_compile
 from autopar.runtime.execute.updates import InPlace
+from tests.judges.compiled_bodies import bodies_compiled
 from tests.judges.tracking import Tracking, arguments
 from tests.partition.pipeline.models import Decoder, compiled, on_virtual_mesh
 
@@ -93,20 +93,4 @@ def test_what_nobody_reads_is_no_function() -> None:
 def test_torch_compile_sees_each_task_once(monkeypatch: pytest.MonkeyPatch) -> None:
     step = compiled(Decoder(2, tied=True, skips=True), 4, mesh="pp=1")
     (program,) = step.deployment.programs
-    concrete = specialize(program, {"pp": 0})
-    groups = {name: Group("", 1, 0, (0,), "gloo") for name in step.deployment.groups}
-    seen: list[object] = []
-    compile_one = torch.compile
-
-    def counted(module: Any, **options: Any) -> Any:
-        seen.append(module)
-        return compile_one(module, **options)
-
-    monkeypatch.setattr(torch, "compile", counted)
-    module = emit(concrete, groups, "cpu", InPlace(None))
-    results = []
-    for run in (module.forward, through_torch_compile(module, whole=False)):
-        with torch.no_grad():
-            results.append(run(*arguments(concrete, {})))
-    assert len(seen) == len(program.functions) - 1
-    torch.testing.assert_close(*results)
+    assert bodies_compiled(step, monkeypatch) == len(program.functions) - 1

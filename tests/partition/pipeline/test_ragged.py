@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.partition.pipeline.models import (
     batch_of,
     loss,
     on_virtual_mesh,
+    on_whole_batches,
     optimizer_of,
 )
 from tests.runtime.job.real import run_ranks
@@ -26,18 +26,8 @@ SLOW = pytest.mark.slow
 CLIPPED = 0.5
 
 
-def of_whole_batches(model: nn.Module, batch: Batch, steps: int = 3) -> list[float]:
-    """Returns the losses of steps that don't cut their batch."""
-    model = copy.deepcopy(model)
-    optimizer, losses = optimizer_of(model), []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        value = loss(model(batch[0]), batch[1])
-        value.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIPPED)
-        optimizer.step()
-        losses.append(value.item())
-    return losses
+def of_whole_batches(model: nn.Module, batch: Batch) -> list[float]:
+    return on_whole_batches(model, batch, clip=CLIPPED)
 
 
 def compiled_from(

@@ -20,11 +20,7 @@ from autopar.cost import evaluate, memory_timeline, peak_rank_timeline
 from autopar.ir.program import Program
 from autopar.partition.pipeline.schedules import SCHEDULES
 from autopar.partition.recompute import DoesNotFit
-from autopar.runtime.collectives.groups import Group
-from autopar.runtime.execute.emit import emit
-from autopar.runtime.execute.specialize import specialize
-from autopar.runtime.execute.updates import InPlace
-from tests.judges.tracking import Tracking, arguments
+from tests.judges.tracking import executed
 
 ROWS, WIDTH = 96, 12
 
@@ -172,13 +168,7 @@ def test_what_is_held_is_what_is_predicted(schedule: str) -> None:
         step = compiled(mesh, 4, schedule, memory, dropout=0.0)
         (program,) = step.deployment.programs
         coords = dict.fromkeys(step.mesh.dim_names, 0)
-        concrete = specialize(program, coords)
-        groups = {name: Group("", 1, 0, (0,), "gloo") for name in step.deployment.groups}
-        module = emit(concrete, groups, "cpu", InPlace(lambda loss, refusal: None))
-        inputs = arguments(concrete, {})
-        with Tracking(inputs) as seen, torch.no_grad():
-            results = module.forward(*inputs)
-        del results
+        seen = executed(program, {}, coords, step.deployment.groups)
         assert seen.peak_bytes == memory_timeline(program, coords).peak_bytes <= memory
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -14,28 +13,15 @@ import autopar
 from autopar.cost import memory_timeline
 from autopar.ir.parts import programs_of
 from tests.partition.pipeline.models import (
-    Batch,
     Decoder,
     batch_of,
     loss,
     on_virtual_mesh,
+    on_whole_batches,
     optimizer_of,
 )
 
 ROWS = 31
-
-
-def on_one_device(model: nn.Module, batch: Batch, steps: int = 3) -> list[float]:
-    """Returns the losses of a training that doesn't cut its batch."""
-    model = copy.deepcopy(model)
-    optimizer, losses = optimizer_of(model), []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        value = loss(model(batch[0]), batch[1])
-        value.backward()
-        optimizer.step()
-        losses.append(value.item())
-    return losses
 
 
 def peak_bytes(found: autopar.CompiledModel) -> int:
@@ -98,7 +84,7 @@ def test_copies_of_what_a_stage_computes_alike_stand_behind_what_they_read(tmp_p
     )
     step.save(tmp_path / "build")
     losses = on_virtual_mesh(tmp_path / "build", (ids, target))
-    assert losses == pytest.approx(on_one_device(model, (ids, target)), rel=1e-5)
+    assert losses == pytest.approx(on_whole_batches(model, (ids, target)), rel=1e-5)
 
 
 def wide(
@@ -132,4 +118,4 @@ def test_limits_hold_for_all_ranks_of_wide_stages(
     assert peak_bytes(step) <= limit
     step.save(tmp_path / "build")
     losses = on_virtual_mesh(tmp_path / "build", batch_of(ROWS))
-    assert losses == pytest.approx(on_one_device(model, batch_of(ROWS)), rel=1e-5)
+    assert losses == pytest.approx(on_whole_batches(model, batch_of(ROWS)), rel=1e-5)

@@ -11,6 +11,7 @@ import torch
 from onnx import FunctionProto, GraphProto, NodeProto
 
 from autopar.base.errors import Loc
+from autopar.frontend.lower.spelling import TORCH_HALVES
 from autopar.frontend.onnx.model.check import node_label
 from autopar.frontend.onnx.model.dtypes import element_type
 from autopar.frontend.onnx.model.expansion import MOST_NESTED, NODE_BUDGET
@@ -33,7 +34,6 @@ from autopar.ir.builds.manifest import ReportEntry
 
 WIDENED = frozenset(("Attention",))
 """Operators whose definition runs in float32 on halves, as fused kernels keep what is inside."""
-_HALVES = frozenset((torch.float16, torch.bfloat16))
 
 
 class _Exhausted(Exception):
@@ -241,7 +241,7 @@ class Walker:
         self, node: Node, scope: Scope, inputs: Sequence[Value]
     ) -> list[Value] | None:
         """Inlines what onnx defines an operator by, if it is defined in terms of others."""
-        narrow = {v.kind.carrier for v in inputs if isinstance(v, (Known, Traced))} & _HALVES
+        narrow = {v.kind.carrier for v in inputs if isinstance(v, (Known, Traced))} & TORCH_HALVES
         wide = node.op_type in WIDENED and len(narrow) == 1
         if wide:
             inputs = [self._cast(node, value, narrow, torch.float32) for value in inputs]

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from autopar.frontend.lower.spelling import TORCH_HALVES
+
 
 def correct_dtypes(graph: fx.Graph) -> None:
     """Gives what ops save, and gradients, the dtypes that kernels give them."""
@@ -40,7 +42,7 @@ def _correct_statistics(graph: fx.Graph) -> None:
         if node.target not in _STATISTICS:
             continue
         given = [each.meta["val"].dtype for each in node.args if isinstance(each, fx.Node)]
-        if given[0] not in (torch.float16, torch.bfloat16) or torch.float32 not in given[1:]:
+        if given[0] not in TORCH_HALVES or torch.float32 not in given[1:]:
             continue
         output, *saved = node.meta["val"]
         saved[:2] = [each.float() for each in saved[:2]]

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from autopar.frontend.lower.spelling import TORCH_HALVES
+
 _GIVEN = (
     "Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank,"
     " bool zero_infinity"
 )
-_HALVES = (torch.float16, torch.bfloat16)
 torch.library.define("autopar::ctc_loss", f"({_GIVEN}) -> Tensor")
 torch.library.define("autopar::ctc_loss_backward", f"(Tensor grad, {_GIVEN}) -> Tensor")
 
@@ -64,7 +65,7 @@ def _ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    if torch.is_autocast_enabled(log_probs.device.type) and log_probs.dtype in _HALVES:
+    if torch.is_autocast_enabled(log_probs.device.type) and log_probs.dtype in TORCH_HALVES:
         # Torch does so with its own op.
         log_probs = log_probs.float()
     given, wanted = (_lengths(each) for each in (input_lengths, target_lengths))

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from autopar.base.errors import InvalidInputError
+from autopar.frontend.lower.spelling import TORCH_HALVES
 from autopar.frontend.torch.refusals import DEPENDENT
 from autopar.frontend.torch.step.fused import STEPS, run_functional, traceable_steps
 from autopar.frontend.torch.step.scaling import Scaling
@@ -34,8 +35,6 @@ Item = TypeVar("Item")
 
 RATE_DTYPE = torch.float64
 """Of learning rates: that of Python's numbers, which torch rounds only where it computes."""
-
-_HALVES = (torch.bfloat16, torch.float16)
 
 COUNT = "step"
 """The name of an optimizer's state that counts its steps."""
@@ -191,7 +190,7 @@ def _options(
     options = {key: value for key, value in _OPTIONS.items() if key in group}
     if "fused" not in group:
         return options
-    if isinstance(optimizer, torch.optim.SGD) and any(p.dtype in _HALVES for p in parameters):
+    if isinstance(optimizer, torch.optim.SGD) and any(p.dtype in TORCH_HALVES for p in parameters):
         return {**options, "fused": False}
     open_ = group["fused"] is None and not group.get("differentiable")
     if group["fused"] or (open_ and all(p.is_floating_point() for p in parameters)):
