@@ -219,6 +219,34 @@ def test_a_part_of_a_model(name: str, mesh: str, tmp_path: Path) -> None:
     check(trained(step, batch, tmp_path / "chunks"), expected)
 
 
+class Layers(nn.Module):
+    """Layers alike, of which all that is large is as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5)) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return F.mse_loss(x, target)
+
+
+def test_a_cut_that_others_follow_is_theirs_too(tmp_path: Path) -> None:
+    """Loops aren't in one another; and what has too few elements is no dimension to cut."""
+    torch.manual_seed(0)
+    model = Layers().double()
+    batch = torch.randn(3, 7, 8).double(), torch.randn(3, 7, 8).double()
+    step = compiled(model, batch, "1", chunks={"layers.*": 4})
+    assert set(trips(step).values()) == {3}, "7 places, but for the last one"
+    assert {len(op.loops) for op in step.serial.main.ops} == {0, 1}
+    assert "in 3 parts" in step.summary()
+    expected = trained(compiled(model, batch, "1"), batch, tmp_path / "whole")
+    check(trained(step, batch, tmp_path / "chunks"), expected)
+
+
 class Marked(Head):
     """Says itself that its scores are computed in chunks."""
 

@@ -23,7 +23,7 @@ from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.program import MICROBATCH, STORED_ROLES, Function, Op, Program
 from autopar.planning.chunk.order import in_order
-from autopar.planning.chunk.region import Region, grown, levels_in, with_bodies
+from autopar.planning.chunk.region import Region, bytes_of, grown, levels_in, with_bodies
 from autopar.planning.chunk.split import Cut, is_splittable
 from autopar.planning.chunk.write import LoopWriter, Writer
 
@@ -49,13 +49,36 @@ def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = 
         AnnotationError: If a name matches nothing, or what it matches can't be cut so.
     """
     main = program.main
-    for wanted in _marked(main):
-        main = _cut(main, program, [wanted], phases_apart)
+    for marks in _marked(main):
+        main = _each_cut(main, program, marks, phases_apart)
     for pin in pins:
-        for name, values in _matching(main, pin):
-            sought = [_Wanted(name, each, pin.dim, pin.parts, pin.place) for each in values]
-            main = _cut(main, program, sought, phases_apart)
+        sought = [
+            [_Wanted(name, each, pin.dim, pin.parts, pin.place) for each in values]
+            for name, values in _matching(main, pin)
+        ]
+        main = _each_cut(main, program, sought, phases_apart)
     return program if main is program.main else program.with_main(main)
+
+
+def _each_cut(
+    main: Function, program: Program, sought: Sequence[Sequence[_Wanted]], phases_apart: bool
+) -> Function:
+    """Returns a function in which what one pin names is cut: one value of each that it matches.
+
+    What follows from the cut of one may be all that is large of another, which is cut by that, too.
+    """
+    before, values = _loops_of(main), main.values
+    for wanted in sought:
+        makers = main.producers()
+        largest = max((each.value for each in wanted), key=lambda name: bytes_of(values[name]))
+        made = makers.get(largest)
+        if made is not None and before.issuperset(name for name, _ in made.loops):
+            main = _cut(main, program, [one for one in wanted if one.value in makers], phases_apart)
+    return main
+
+
+def _loops_of(main: Function) -> set[str]:
+    return {name for op in main.ops for name, _ in op.loops}
 
 
 def loops_reported(program: Program) -> tuple[ReportEntry, ...]:
@@ -115,12 +138,16 @@ def _merged(main: Function, size: int) -> list[int]:
     return [outer for outer in found if 1 < outer < size]
 
 
-def _marked(main: Function) -> list[_Wanted]:
-    found = [(op, chunk) for op in main.ops if (chunk := chunk_of(op)) is not None]
-    return [
-        _Wanted(op.results[0], op.results[0], dim, parts, f"{op.loc}: annotate.chunk")
-        for op, (dim, parts) in found
-    ]
+def _marked(main: Function) -> list[list[list[_Wanted]]]:
+    """Returns the values that the model marks, those of a line together, as of layers alike."""
+    found: dict[tuple[str, int, int], list[list[_Wanted]]] = {}
+    for op in main.ops:
+        if (chunk := chunk_of(op)) is not None:
+            dim, parts = chunk
+            place, value = f"{op.loc}: annotate.chunk", op.results[0]
+            wanted = [_Wanted(value, value, dim, parts, place)]
+            found.setdefault((place, dim, parts), []).append(wanted)
+    return list(found.values())
 
 
 def _matching(main: Function, pin: ChunkPin) -> list[tuple[str, list[str]]]:
@@ -170,9 +197,11 @@ def _cut(
         AnnotationError: If nothing is gained by any.
     """
     loop = _fresh(main, program, wanted[0].name)
-    regions = [
-        _grown(main, loop, each, cut, phases_apart) for each in wanted for cut in each.cuts(main)
-    ]
+    regions: list[Region] = []
+    for each in wanted:
+        for cut in each.cuts(main):
+            if not any(_has_grown(region, each.value, cut) for region in regions):
+                regions.append(_grown(main, loop, each, cut, phases_apart))
     values = main.values.keys() - _steady(main)
     found = [region for region in regions if region.gained(values) > 0]
     if not found:
@@ -182,12 +211,20 @@ def _cut(
             f"{wanted[0].place}: {wanted[0].name!r} can't be computed in {wanted[0].parts} parts:"
             f" {why}; name another value or dimension, or leave it out"
         )
+    enough = [each for each in found if each.cuts[each.seed].inner >= wanted[0].parts]
+    found = enough or found
     saved = [_saved(region, values) for region in found]
     least = max(saved) - _NEAR * abs(max(saved))
     best = [region for region, each in zip(found, saved, strict=True) if each >= least]
     # Processes share what is in front of what is cut; alone, one has its rows side by side.
     shared = program.mesh is not None and program.mesh.size > 1
     return _written(max(best, key=_in_front) if shared else min(best, key=_in_front))
+
+
+def _has_grown(region: Region, value: str, cut: Cut) -> bool:
+    """Whether a region grows from a value, too: it is in it, and as large."""
+    sizes = (bytes_of(region.main.values[name]) for name in (region.seed, value))
+    return region.cuts.get(value) == cut and len({*sizes}) == 1
 
 
 def _in_front(region: Region) -> int:
@@ -268,7 +305,7 @@ def _written(region: Region) -> Function:
 def _fresh(main: Function, program: Program, name: str) -> str:
     """Returns the name of a new loop."""
     base = re.sub(r"\W", "_", name)
-    taken = {loop for op in main.ops for loop, _ in op.loops}
+    taken = _loops_of(main)
     taken |= set(program.mesh.dim_names) if program.mesh else set()
     loop, count = base, 1
     while any(each == loop or each.startswith(f"{loop}_") for each in taken) or loop[0].isdigit():

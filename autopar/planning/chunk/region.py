@@ -75,7 +75,7 @@ class Region:
 
     def bytes_of(self, name: str) -> int:
         """Returns the bytes of a value."""
-        return _bytes(self.main.values[name])
+        return bytes_of(self.main.values[name])
 
     def is_large(self, name: str) -> bool:
         """Whether a value is about as large as the one that is cut, or larger."""
@@ -87,7 +87,8 @@ def _count(value: Value) -> int:
     return math.prod(sizes) if len(sizes) == len(value.shape) else 0
 
 
-def _bytes(value: Value) -> int:
+def bytes_of(value: Value) -> int:
+    """Returns the bytes of a value; 0 if its sizes are open."""
     return _count(value) * value.itemsize
 
 
