@@ -22,8 +22,10 @@ from autopar.ir.chunks import chunk_of, without_chunk
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.program import MICROBATCH, STORED_ROLES, Function, Op, Program
+from autopar.planning.chunk.halo import without_halo
+from autopar.planning.chunk.levels import levels_in
 from autopar.planning.chunk.order import in_order
-from autopar.planning.chunk.region import Region, grown, levels_in, with_bodies
+from autopar.planning.chunk.region import Key, Region, grown, with_bodies
 from autopar.planning.chunk.split import Cut, is_splittable
 from autopar.planning.chunk.write import LoopWriter, Writer
 
@@ -218,12 +220,17 @@ def _grown_with_bodies(
     main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool
 ) -> Region:
     """Returns the region of a value; ops are replaced by their bodies where that lets it grow."""
+    banned: dict[Key, str] = {}
     while True:
-        region = grown(main, loop, wanted.value, cut, phases_apart=phases_apart)
+        seed = wanted.value
+        region = grown(main, loop, seed, cut, phases_apart=phases_apart, banned=banned)
         ops = [op for op in main.ops if _needs_body(op, region)]
-        if not ops:
+        if ops:
+            main = with_bodies(main, ops)
+        elif why := without_halo(region):
+            banned[why.key] = str(why)
+        else:
             return region
-        main = with_bodies(main, ops)
 
 
 def _needs_body(op: Op, region: Region) -> bool:

@@ -14,11 +14,7 @@ from autopar.ir import emitted
 from autopar.ir.dims import block_size
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, Value
-from autopar.planning.chunk.split import Cut, Cutting, Inadmissible
-
-
-class Misaligned(Inadmissible):
-    """Iterations have blocks of what is whole that a slice has only a part of."""
+from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, Misaligned
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ def narrowing_of(op: Op, values: Mapping[str, Value], cut: Cut, operand: int) ->
         raise Inadmissible("it is a slice of what is cut")
     _check(*cuts)
     factor = next(iter((rule.results if operand < 0 else rule.operands)[0][dim]))
-    return Narrowing(rule, factor, (), (cuts[0],), (cuts[1],), dim)
+    return Narrowing(rule, factor, 1, cut.block, (), (cuts[0],), (cuts[1],), dim)
 
 
 def _check(before: Cut, after: Cut) -> None:
