@@ -26,7 +26,7 @@ from autopar.planning.chunk.halo import without_halo
 from autopar.planning.chunk.levels import levels_in
 from autopar.planning.chunk.order import in_order
 from autopar.planning.chunk.region import Key, Region, grown, with_bodies
-from autopar.planning.chunk.split import Cut, is_splittable
+from autopar.planning.chunk.split import PARTIAL, Cut, is_splittable
 from autopar.planning.chunk.write import LoopWriter, Writer
 
 _NEAR = 0.1
@@ -241,7 +241,7 @@ def _needs_body(op: Op, region: Region) -> bool:
     if rule is None or not rule.bodies:
         return False
     if op.results in region.ops:
-        sums = any(not isinstance(part, Cut) for part in region.ops[op.results].results)
+        sums = any(part == PARTIAL for part in region.ops[op.results].results)
         return len(op.results) > 1 and sums
     body = rule.bodies[0].rule
     for at, name in enumerate((*op.operands, *op.results)):

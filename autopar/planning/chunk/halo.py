@@ -19,7 +19,7 @@ from autopar.planning.chunk.local import Piece, moved_call
 from autopar.planning.chunk.narrow import Narrowing
 from autopar.planning.chunk.reach import Reach
 from autopar.planning.chunk.region import Key, Region
-from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, read_of
+from autopar.planning.chunk.split import PARTIAL, Cut, Cutting, Inadmissible, read_of
 
 
 class Read(NamedTuple):
@@ -120,7 +120,7 @@ class Held:
         for at, (name, part) in enumerate(zip(op.results, found.results, strict=True)):
             if name in wants:
                 needed.append(wants[name].over(self._minor(found, at)).within(found.inner))
-            is_sum = not isinstance(part, Cut)
+            is_sum = part == PARTIAL
             if name not in again and (is_sum or self.region.is_left(name, self.wanted)):
                 needed.append(share)
                 sums |= is_sum

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.loops import ENTERS, LEAVES
 from autopar.ir.program import Function, Op, Value
+from autopar.ir.rules.rule import SAME
 from autopar.planning.chunk.narrow import narrowing_of
 from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, Misaligned, cutting_of
 
@@ -207,6 +208,8 @@ class _Growth:
         for name, part in zip(op.results, found.results, strict=True):
             if name in self._region.cuts and self._region.cuts[name] != part:
                 raise Inadmissible("another part of it is needed")
+            if part == SAME and (self._readers[name] or name in self._main.outputs):
+                raise Inadmissible(f"each part would compute all of %{name}")
         seed = self._region.cuts[self._region.seed]
         for part in (*found.operands, *found.results):
             if isinstance(part, Cut) and (part.full, part.rest > 0) != (seed.full, seed.rest > 0):

@@ -19,7 +19,7 @@ from autopar.ir.dims import DimLayout, SubDim, block_size
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, OpDist, Value
-from autopar.ir.rules.rule import Dims, Rule
+from autopar.ir.rules.rule import SAME, Dims, Rule
 from autopar.ir.rules.window import Window
 
 
@@ -58,7 +58,7 @@ PARTIAL = "sum"
 """In the place of a cut: each iteration has a part of a sum."""
 
 Part = Cut | str | None
-"""What an iteration has of a tensor; None if all of it."""
+"""What an iteration has of a tensor; None if all of it, and `SAME` if each makes all of it."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def cutting_of(
         left: Part = _cut_of(rule, each, factor, outer, block)
         if left is None and values[op.results[at]].dtype != "bool":
             left = rule.reduce.get((factor, at))
-        if not isinstance(left, Cut) and left != PARTIAL:
+        if not isinstance(left, Cut) and left not in (PARTIAL, SAME):
             raise Inadmissible(f"result {at} isn't a sum over what is cut")
         made.append(left)
     return Cutting(rule, factor, outer, block, layout, tuple(given), tuple(made))
