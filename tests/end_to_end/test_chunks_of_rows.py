@@ -147,7 +147,14 @@ def around(chance: random.Random, channels: int) -> tuple[nn.Module, int]:
     return Between(down, inner, up), 2 * channels
 
 
-LAYERS: Sequence[Layer] = (*(convolution,) * 4, transposed, pooling, *(pointwise,) * 4, moving, around)
+LAYERS: Sequence[Layer] = (
+    *(convolution,) * 4,
+    transposed,
+    pooling,
+    *(pointwise,) * 4,
+    moving,
+    around,
+)
 
 
 class Mixed(nn.Module):
@@ -160,10 +167,11 @@ class Mixed(nn.Module):
             layer, channels = chance.choice(LAYERS)(chance, channels)
             layers.append(layer)
         self.layers = nn.Sequential(*layers)
+        self.scale = nn.Parameter(torch.ones(2, 1, 1))
         self.loss = chance.choice([F.mse_loss, F.l1_loss])
 
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
-        found = self.layers(x)
+        found = self.layers(x * self.scale)
         return found if target is None else self.loss(found, target)
 
 
@@ -217,7 +225,7 @@ def check_training(seed: int, folder: Path) -> bool:
     batch = x, torch.randn_like(model(x))
     recipe = Recipe(
         training_step=lambda module, given: module(*given),
-        optimizer=torch.optim.SGD([*model.parameters(), nn.Parameter(x[:0])], 0.1),
+        optimizer=torch.optim.SGD(model.parameters(), 0.1),
     )
     step = capture(model, batch, recipe)
     cut = cut_at_random(step.program, chance)

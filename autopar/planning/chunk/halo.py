@@ -126,7 +126,9 @@ class Held:
                 sums |= is_sum
         reach = reduce(lambda one, other: one.joined(other, found.inner), needed or [share])
         if not reach.is_same(share, self.piece.iterations):
-            if sums or found.outer > 1 or isinstance(found, Narrowing):
+            parts = (part for part in (*found.operands, *found.results) if isinstance(part, Cut))
+            side_by_side = found.outer > 1 or any(part.outer > 1 for part in parts)
+            if sums or side_by_side or isinstance(found, Narrowing):
                 raise NoHalo(op.results)
             if moved_call(found, op.kind, reach, self.piece) is None:
                 raise NoHalo(op.results)

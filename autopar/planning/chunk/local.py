@@ -10,8 +10,9 @@ from autopar.ir.dims import SubDim
 from autopar.ir.expr.expression import Coord, Expr, IntExpr, axes_of, evaluate, substitute
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Arg, Op, OpDist
-from autopar.ir.rules.distribution import rank_call
-from autopar.ir.rules.local_arg import IfSplit, LocalArg, Offset, Size, Sizes
+from autopar.ir.rules.distribution import local_args, rank_call
+from autopar.ir.rules.local_arg import Grid, IfSplit, LocalArg, Offset, Size, Sizes
+from autopar.ir.rules.rule import Rule
 from autopar.planning.chunk.reach import Reach
 from autopar.planning.chunk.split import Cutting, windows_of
 
@@ -97,11 +98,34 @@ def moved_call(found: Cutting, kind: str, reach: Reach, piece: Piece) -> Call | 
     mesh = ProcessMesh.of_shape((_PARTS,), (axis,))
     dist = OpDist(mesh, ((found.factor, (SubDim(_PARTS * length, (axis,)),)),))
     kind, args = rank_call(found.rule, dist, kind)
+    args |= local_args(replace(found.rule, local=_grids(found.rule)), OpDist(mesh))
     start = piece.begin(reach)
-    try:
-        return kind, {name: _moved(arg, axis, length, start) for name, arg in args.items()}
-    except ValueError:
-        return None
+    moved: dict[str, Arg] = {}
+    for name, arg in args.items():
+        given = found.rule.local.get(name)
+        try:
+            if isinstance(given, Grid):
+                moved[name] = _moved_grid(arg, given, found.factor, start, length)
+            else:
+                moved[name] = _moved(arg, axis, length, start)
+        except ValueError:
+            return None
+    return kind, moved
+
+
+def _grids(rule: Rule) -> dict[str, LocalArg]:
+    return {name: arg for name, arg in rule.local.items() if isinstance(arg, Grid)}
+
+
+def _moved_grid(arg: Arg, grid: Grid, factor: str, start: IntExpr, length: int) -> Arg:
+    """Returns which elements of a tensor there are, of those of all of a factor."""
+    assert isinstance(arg, tuple)
+    at = [name for dim in grid.dims for name in dim].index(factor)
+    entry = arg[at]
+    assert isinstance(entry, tuple)
+    begin, _, stride = entry
+    assert isinstance(begin, (int, Expr))
+    return (*arg[:at], (begin + start, length, stride), *arg[at + 1 :])
 
 
 def _moved(arg: Arg, axis: str, length: int, start: IntExpr) -> Arg:
