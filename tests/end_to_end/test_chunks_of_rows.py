@@ -61,7 +61,8 @@ class Between(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.up(self.inner(self.down(x)))
-        rows, columns = (min(one, other) for one, other in zip(x.shape[2:], found.shape[2:]))
+        both = zip(x.shape[2:], found.shape[2:], strict=True)
+        rows, columns = (min(one, other) for one, other in both)
         return torch.cat([x[:, :, :rows, :columns], found[:, :, :rows, :columns]], 1)
 
 
