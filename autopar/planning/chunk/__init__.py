@@ -11,7 +11,7 @@ import fnmatch
 import math
 import operator
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate
 
@@ -53,11 +53,28 @@ def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = 
     main = program.main
     for wanted in _marked(main):
         main = _cut(main, program, [wanted], phases_apart)
+    loops: dict[tuple[int | None, int], set[str]] = {}
     for pin in pins:
         for name, values in _matching(main, pin):
+            known = loops.setdefault((pin.dim, pin.parts), set())
+            if _is_cut(main, values, known):
+                continue
             sought = [_Wanted(name, each, pin.dim, pin.parts, pin.place) for each in values]
-            main = _cut(main, program, sought, phases_apart)
+            cut = _cut(main, program, sought, phases_apart)
+            known |= _loops_in(cut) - _loops_in(main)
+            main = cut
     return program if main is program.main else program.with_main(main)
+
+
+def _is_cut(main: Function, values: Sequence[str], loops: Set[str]) -> bool:
+    """Whether the parts of some values that are wanted are made in loops already."""
+    makers = main.producers()
+    inside = ({loop for loop, _ in makers[name].loops} for name in values if name in makers)
+    return any(not loops.isdisjoint(each) for each in inside)
+
+
+def _loops_in(main: Function) -> set[str]:
+    return {loop for op in main.ops for loop, _ in op.loops}
 
 
 def loops_reported(program: Program) -> tuple[ReportEntry, ...]:
