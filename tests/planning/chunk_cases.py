@@ -50,15 +50,13 @@ class Images(nn.Module):
 
 
 class Rows(nn.Sequential):
-    """Convolutions in a row: padded, dilated, of every second row; a pooling, and norms."""
+    """Convolutions in a row: padded, dilated, of every second row; a pooling."""
 
     def __init__(self, width: int = 16) -> None:
-        norm = nn.BatchNorm2d(width).eval()
         super().__init__(
             nn.Conv2d(3, width, 3, padding=1),
             nn.ReLU(),
             nn.Conv2d(width, width, 3, padding=2, dilation=2),
-            norm,
             nn.ReLU(),
             nn.Conv2d(width, width, 1),
             nn.ReLU(),

@@ -95,8 +95,8 @@ class Region:
         return _bytes(self.main.values[name])
 
     def is_large(self, name: str) -> bool:
-        """Whether a value is about as large as the one that is cut, or larger."""
-        return 2 * _count(self.main.values[name]) > _count(self.main.values[self.seed])
+        """Whether a value is at least half as large as the one that is cut."""
+        return 2 * _count(self.main.values[name]) >= _count(self.main.values[self.seed])
 
 
 def _count(value: Value) -> int:
