@@ -175,6 +175,14 @@ class Language(nn.Module):
         return cross_entropy()(self.head(self.tokens(ids)).flatten(0, 1), target.flatten())
 
 
+class Shifted(Language):
+    """Each place tells the next one; the last one has none."""
+
+    def forward(self, ids: Tensor, target: Tensor) -> Tensor:
+        scores = self.head(self.tokens(ids))[:, :-1]
+        return cross_entropy()(scores.flatten(0, 1), target[:, 1:].flatten())
+
+
 class Images(nn.Module):
     """Convolutions, whose images may be computed apart, and whose rows overlap."""
 
@@ -186,6 +194,24 @@ class Images(nn.Module):
         return F.mse_loss(self.down(torch.relu(self.up(x))), target)
 
 
+class Sums(nn.Module):
+    """Sums of all rows up to each."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(2)
+
+
+class Added(Images):
+    """Rows that are added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = nn.Sequential(Sums(), Sums())
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return super().forward(self.sums(x), target)
+
+
 Case = tuple[nn.Module, Sequence[int], Any]
 CASES: Mapping[str, Callable[[], Case]] = {
     "perceptron": lambda: (Perceptron(), (13, 8), {"up": 4}),
@@ -194,7 +220,9 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "attention over heads": lambda: (Attention(), (2, 6, 8), {"soft": (1, 2)}),
     "language": lambda: (Language(tied=False), (2, 9), {"head": 4}),
     "tied language": lambda: (Language(tied=True), (2, 9), {"head": 4}),
+    "shifted language": lambda: (Shifted(tied=False), (2, 9), {"head": (1, 3)}),
     "images": lambda: (Images(), (5, 3, 6, 6), {"up": (0, 3)}),
+    "rows": lambda: (Images(), (1, 3, 13, 6), {"up": (2, 3)}),
 }
 
 
@@ -382,14 +410,17 @@ def test_chunks_of_the_last_stage(mesh: str, schedule: str, tmp_path: Path) -> N
     ("chunks", "message"),
     [
         ({"heads": 4}, "'heads' matches no module or value of the forward pass; did you mean head"),
-        ({"up": (2, 4)}, "it reads what is cut through windows, which overlap"),
+        (
+            {"sums.0": (2, 4)},
+            "'sums.0' can't be computed in 4 parts: .* all of what is cut at once",
+        ),
         ({"up": (7, 4)}, "has no dimension of so many elements"),
         ({"up": (0, 1, 4)}, "is no dimension and number of parts; write"),
         ({"up": 0}, "chunks"),
     ],
 )
 def test_what_can_not_be_cut_is_refused(chunks: Any, message: str) -> None:
-    model = Head(cross_entropy()) if "heads" in chunks else Images()
+    model = Head(cross_entropy()) if "heads" in chunks else Added()
     x = torch.ones(4, 8) if "heads" in chunks else torch.ones(5, 3, 6, 6)
     target = torch.ones(4, dtype=torch.int64) if "heads" in chunks else x
     with pytest.raises(autopar.AutoparError, match=message):

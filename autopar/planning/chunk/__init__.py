@@ -22,9 +22,11 @@ from autopar.ir.chunks import chunk_of, without_chunk
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.program import MICROBATCH, STORED_ROLES, Function, Op, Program
+from autopar.planning.chunk.halo import without_halo
+from autopar.planning.chunk.levels import levels_in
 from autopar.planning.chunk.order import in_order
-from autopar.planning.chunk.region import Region, bytes_of, grown, levels_in, with_bodies
-from autopar.planning.chunk.split import Cut, is_splittable
+from autopar.planning.chunk.region import Key, Region, bytes_of, grown, with_bodies
+from autopar.planning.chunk.split import PARTIAL, Cut, is_splittable
 from autopar.planning.chunk.write import LoopWriter, Writer
 
 _NEAR = 0.1
@@ -49,36 +51,30 @@ def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = 
         AnnotationError: If a name matches nothing, or what it matches can't be cut so.
     """
     main = program.main
-    for marks in _marked(main):
-        main = _each_cut(main, program, marks, phases_apart)
+    whole, loops = main.values, dict[tuple[int | None, int], set[str]]()
+
+    def cut(main: Function, wanted: Sequence[_Wanted]) -> Function:
+        """What follows from the cut of one may be what is large of another, cut in the same way."""
+        known = loops.setdefault((wanted[0].dim, wanted[0].parts), set())
+        known_as = {**main.values, **whole}
+        largest = max((each.value for each in wanted), key=lambda name: bytes_of(known_as[name]))
+        makers = main.producers()
+        if largest not in makers or not known.isdisjoint(dict(makers[largest].loops)):
+            return main
+        done = _cut(main, program, [one for one in wanted if one.value in makers], phases_apart)
+        known |= _loops_in(done) - _loops_in(main)
+        return done
+
+    for wanted in _marked(main):
+        main = cut(main, [wanted])
     for pin in pins:
-        sought = [
-            [_Wanted(name, each, pin.dim, pin.parts, pin.place) for each in values]
-            for name, values in _matching(main, pin)
-        ]
-        main = _each_cut(main, program, sought, phases_apart)
+        for name, found in _matching(main, pin):
+            main = cut(main, [_Wanted(name, each, pin.dim, pin.parts, pin.place) for each in found])
     return program if main is program.main else program.with_main(main)
 
 
-def _each_cut(
-    main: Function, program: Program, sought: Sequence[Sequence[_Wanted]], phases_apart: bool
-) -> Function:
-    """Returns a function in which what one pin names is cut: one value of each that it matches.
-
-    What follows from the cut of one may be all that is large of another, which is cut by that, too.
-    """
-    before, values = _loops_of(main), main.values
-    for wanted in sought:
-        makers = main.producers()
-        largest = max((each.value for each in wanted), key=lambda name: bytes_of(values[name]))
-        made = makers.get(largest)
-        if made is not None and before.issuperset(name for name, _ in made.loops):
-            main = _cut(main, program, [one for one in wanted if one.value in makers], phases_apart)
-    return main
-
-
-def _loops_of(main: Function) -> set[str]:
-    return {name for op in main.ops for name, _ in op.loops}
+def _loops_in(main: Function) -> set[str]:
+    return {loop for op in main.ops for loop, _ in op.loops}
 
 
 def loops_reported(program: Program) -> tuple[ReportEntry, ...]:
@@ -138,16 +134,12 @@ def _merged(main: Function, size: int) -> list[int]:
     return [outer for outer in found if 1 < outer < size]
 
 
-def _marked(main: Function) -> list[list[list[_Wanted]]]:
-    """Returns the values that the model marks, those of a line together, as of layers alike."""
-    found: dict[tuple[str, int, int], list[list[_Wanted]]] = {}
-    for op in main.ops:
-        if (chunk := chunk_of(op)) is not None:
-            dim, parts = chunk
-            place, value = f"{op.loc}: annotate.chunk", op.results[0]
-            wanted = [_Wanted(value, value, dim, parts, place)]
-            found.setdefault((place, dim, parts), []).append(wanted)
-    return list(found.values())
+def _marked(main: Function) -> list[_Wanted]:
+    found = [(op, chunk) for op in main.ops if (chunk := chunk_of(op)) is not None]
+    return [
+        _Wanted(op.results[0], op.results[0], dim, parts, f"{op.loc}: annotate.chunk")
+        for op, (dim, parts) in found
+    ]
 
 
 def _matching(main: Function, pin: ChunkPin) -> list[tuple[str, list[str]]]:
@@ -255,12 +247,17 @@ def _grown_with_bodies(
     main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool
 ) -> Region:
     """Returns the region of a value; ops are replaced by their bodies where that lets it grow."""
+    banned: dict[Key, str] = {}
     while True:
-        region = grown(main, loop, wanted.value, cut, phases_apart=phases_apart)
+        seed = wanted.value
+        region = grown(main, loop, seed, cut, phases_apart=phases_apart, banned=banned)
         ops = [op for op in main.ops if _needs_body(op, region)]
-        if not ops:
+        if ops:
+            main = with_bodies(main, ops)
+        elif why := without_halo(region):
+            banned[why.key] = str(why)
+        else:
             return region
-        main = with_bodies(main, ops)
 
 
 def _needs_body(op: Op, region: Region) -> bool:
@@ -271,7 +268,7 @@ def _needs_body(op: Op, region: Region) -> bool:
     if rule is None or not rule.bodies:
         return False
     if op.results in region.ops:
-        sums = any(not isinstance(part, Cut) for part in region.ops[op.results].results)
+        sums = any(part == PARTIAL for part in region.ops[op.results].results)
         return len(op.results) > 1 and sums
     body = rule.bodies[0].rule
     for at, name in enumerate((*op.operands, *op.results)):
@@ -305,7 +302,7 @@ def _written(region: Region) -> Function:
 def _fresh(main: Function, program: Program, name: str) -> str:
     """Returns the name of a new loop."""
     base = re.sub(r"\W", "_", name)
-    taken = _loops_of(main)
+    taken = _loops_in(main)
     taken |= set(program.mesh.dim_names) if program.mesh else set()
     loop, count = base, 1
     while any(each == loop or each.startswith(f"{loop}_") for each in taken) or loop[0].isdigit():

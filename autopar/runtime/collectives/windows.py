@@ -19,10 +19,26 @@ def window(self: Tensor, dim: int, low: int, high: int, fill: Fill) -> Tensor:
         dim: The dimension.
         low, high: The first index, and the one behind the last.
         fill: What stands outside (see `autopar.ir.rules.window.Window`).
+
+    Returns:
+        They, in memory of their own.
     """
+    found = list(pieces(low, high, self.shape[dim], fill))
+    inside = [at for at, piece in enumerate(found) if piece.step == 1]
+    if len(inside) == 1 and all(piece.step in (1, None) for piece in found):
+        # In one op, so that there is nothing else beside it.
+        held = self.narrow(dim, found[inside[0]].start, found[inside[0]].length)
+        if len(found) == 1:
+            return held.clone(memory_format=torch.contiguous_format)
+        sides = found[: inside[0]], found[inside[0] + 1 :]
+        around = [sum(piece.length for piece in side) for side in sides]
+        pad = [*(0, 0) * (self.dim() - 1 - dim), *around]
+        return torch.constant_pad_nd(held, pad, fill_value(fill, self.dtype))
     rows = self.movedim(dim, 0)
-    parts = [read_piece(rows, piece, 0, fill) for piece in pieces(low, high, rows.shape[0], fill)]
-    return joined(rows, parts).movedim(0, dim).contiguous()
+    parts = [read_piece(rows, piece, 0, fill).movedim(0, dim) for piece in found]
+    if not parts:
+        return self.narrow(dim, 0, 0).clone()
+    return torch.cat(parts, dim)
 
 
 def read_piece(rows: Tensor, piece: Piece, first: int, fill: Fill) -> Tensor:
