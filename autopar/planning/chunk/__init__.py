@@ -237,13 +237,19 @@ def _grown(main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: b
 
 
 def _blocks(cut: Cut) -> list[int]:
-    """Returns other blocks than those of a cut: of a few more parts, or whole strides."""
+    """Returns other blocks: of a few more parts, or whole strides; those that are nearest first."""
     more = [-(-cut.inner // (cut.parts + more)) for more in range(1, 1 + _MORE)]
     for stride in _STRIDES:
         down = cut.block // stride * stride
         more += [down, down + stride]
-    found = [block for block in dict.fromkeys(more) if 0 < block < cut.inner]
-    return [block for block in found if block != cut.block]
+    others = dict.fromkeys(block for block in more if 0 < block < cut.inner)
+    return sorted(others.keys() - {cut.block}, key=lambda each: _parts_off(cut, each))
+
+
+def _parts_off(cut: Cut, block: int) -> tuple[int, int]:
+    """Returns how many more or fewer parts there are with another block, more of them first."""
+    more = cut._replace(block=block).parts - cut.parts
+    return abs(more), -more
 
 
 def _grown_with_bodies(
