@@ -123,7 +123,8 @@ class _Counts:
     def _add_flops(self, op: Op, values: Mapping[str, Value], times: int) -> None:
         if any(0 in values[name].shape for name in op.operands):
             return
-        args = args_at(op.args, self.coords)
+        # Of what iterations have, the first one tells.
+        args = args_at(op.args, {**dict.fromkeys(dict(op.loops), 0), **self.coords})
         kind = functional_kind(op.kind)
         rule = rule_of(replace(op, kind=kind, args=args), values)
         self.flops += times * product_flops(kind, rule)
