@@ -35,6 +35,9 @@ _NEAR = 0.1
 _MORE = 3
 """How many more parts are tried where slices have only a part of a block."""
 
+_STRIDES = (2, 4, 8, 16)
+"""Blocks that are tried where rows are read in strides are multiples of these."""
+
 REPORTED = "chunk"
 """The category of report entries."""
 
@@ -233,14 +236,30 @@ def _saved(region: Region, values: Collection[str]) -> float:
 
 
 def _grown(main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool) -> Region:
-    """Returns the region of a value, cut into a few more parts where slices want it so."""
+    """Returns the region of a value, cut into a few more or fewer parts where that is wanted."""
     first = _grown_with_bodies(main, loop, wanted, cut, phases_apart)
-    for more in range(1, 1 + _MORE if first.is_misaligned else 1):
-        other = cut._replace(block=-(-cut.inner // (cut.parts + more)))
+    for block in _blocks(cut) if first.is_misaligned else ():
+        other = cut._replace(block=block)
         region = _grown_with_bodies(main, loop, wanted, other, phases_apart)
         if not region.is_misaligned:
             return region
     return first
+
+
+def _blocks(cut: Cut) -> list[int]:
+    """Returns other blocks: of a few more parts, or whole strides; those that are nearest first."""
+    more = [-(-cut.inner // (cut.parts + more)) for more in range(1, 1 + _MORE)]
+    for stride in _STRIDES:
+        down = cut.block // stride * stride
+        more += [down, down + stride]
+    others = dict.fromkeys(block for block in more if 0 < block < cut.inner)
+    return sorted(others.keys() - {cut.block}, key=lambda each: _parts_off(cut, each))
+
+
+def _parts_off(cut: Cut, block: int) -> tuple[int, int]:
+    """Returns how many more or fewer parts there are with another block, more of them first."""
+    more = cut._replace(block=block).parts - cut.parts
+    return abs(more), -more
 
 
 def _grown_with_bodies(

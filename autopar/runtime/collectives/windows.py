@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -87,6 +88,8 @@ def max_pool_with_indices(
     """
     pool = getattr(torch.ops.aten, f"max_pool{len(plane)}d_with_indices")
     values, rest = pool(self, kernel_size, stride, padding, dilation, ceil_mode)
+    if not any(starts[1:]) and tuple(self.shape[-len(plane) :][1:]) == tuple(plane[1:]):
+        return values, _of_rows(rest, starts[0], (stride or kernel_size)[0], dilation[0], plane)
     whole, scale = torch.zeros_like(rest), 1
     for dim in reversed(range(len(plane))):
         local = self.shape[dim - len(plane)]
@@ -95,6 +98,28 @@ def max_pool_with_indices(
         rest, whole = rest // local, whole + at * scale
         scale *= plane[dim]
     return values, whole
+
+
+def _of_rows(
+    indices: Tensor, start: int, stride: int, dilation: int, plane: Sequence[int]
+) -> Tensor:
+    """Returns indices in some rows of a plane as those in the plane, written over the former.
+
+    Args:
+        indices: Of each output.
+        start: The first row.
+        stride: From one row of outputs to the next, in rows of the plane.
+        dilation: From one row of a window to the next.
+        plane: Sizes of the plane.
+    """
+    row = math.prod(plane[1:])
+    indices.add_(start * row)
+    if start < 0:
+        # Where all of a window is as low as the padding, that is taken. Only its first rows may be.
+        first = indices.narrow(-len(plane), 0, min(-(start // stride), indices.shape[-len(plane)]))
+        inside = first.div(row, rounding_mode="floor") % dilation * row + first % row
+        first.copy_(torch.where(first < 0, inside, first))
+    return indices
 
 
 def max_pool_backward(
