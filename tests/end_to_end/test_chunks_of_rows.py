@@ -258,6 +258,18 @@ def test_a_random_model(seed: int, tmp_path: Path) -> None:
     check_inference(seed, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6, 200))
+def test_many_random_models(seed: int, tmp_path: Path) -> None:
+    check_inference(seed, tmp_path)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_step(seed: int, tmp_path: Path) -> None:
+    check_training(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6, 200))
+def test_many_random_steps(seed: int, tmp_path: Path) -> None:
     check_training(seed, tmp_path)

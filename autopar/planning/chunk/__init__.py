@@ -7,27 +7,25 @@ behind this sees ordinary ops, which count as often as they run.
 
 from __future__ import annotations
 
-import fnmatch
 import math
-import operator
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import accumulate
 
 from autopar.annotate import ChunkPin
-from autopar.base.errors import AnnotationError, near_misses
+from autopar.base.errors import AnnotationError
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.chunks import chunk_of, without_chunk
 from autopar.ir.ops import rule_of
-from autopar.ir.ops.shape.view import RESHAPES
-from autopar.ir.program import MICROBATCH, STORED_ROLES, Function, Op, Program
+from autopar.ir.program import MICROBATCH, Function, Op, Program
 from autopar.planning.chunk.halo import without_halo
 from autopar.planning.chunk.levels import levels_in
 from autopar.planning.chunk.order import in_order
 from autopar.planning.chunk.region import Key, Region, bytes_of, grown, with_bodies
 from autopar.planning.chunk.split import PARTIAL, Cut, is_splittable
-from autopar.planning.chunk.write import LoopWriter, Writer
+from autopar.planning.chunk.wanted import Wanted, marked, matching, steady
+from autopar.planning.chunk.write import LoopWriter
+from autopar.planning.chunk.writer import Writer
 
 _NEAR = 0.1
 """Relative difference of the bytes that cuts save which doesn't count."""
@@ -56,7 +54,7 @@ def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = 
     main = program.main
     whole, loops = main.values, dict[tuple[int | None, int], set[str]]()
 
-    def cut(main: Function, wanted: Sequence[_Wanted]) -> Function:
+    def cut(main: Function, wanted: Sequence[Wanted]) -> Function:
         """What follows from the cut of one may be what is large of another, cut in the same way."""
         known = loops.setdefault((wanted[0].dim, wanted[0].parts), set())
         known_as = {**main.values, **whole}
@@ -68,11 +66,11 @@ def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = 
         known |= _loops_in(done) - _loops_in(main)
         return done
 
-    for wanted in _marked(main):
+    for wanted in marked(main):
         main = cut(main, [wanted])
     for pin in pins:
-        for name, found in _matching(main, pin):
-            main = cut(main, [_Wanted(name, each, pin.dim, pin.parts, pin.place) for each in found])
+        for name, found in matching(main, pin):
+            main = cut(main, [Wanted(name, each, pin.dim, pin.parts, pin.place) for each in found])
     return program if main is program.main else program.with_main(main)
 
 
@@ -95,96 +93,8 @@ def loops_reported(program: Program) -> tuple[ReportEntry, ...]:
     )
 
 
-class _Wanted:
-    """A value that is to be cut.
-
-    Args:
-        name: What the user calls it, or what it is in.
-        value: Its name.
-        dim: The dimension; None for any.
-        parts: How many parts.
-        place: Where the user says so.
-    """
-
-    def __init__(self, name: str, value: str, dim: int | None, parts: int, place: str) -> None:
-        self.name, self.value, self.dim, self.parts, self.place = name, value, dim, parts, place
-
-    def cuts(self, main: Function) -> Iterator[Cut]:
-        """Yields how the value may be cut: a dimension, or what was one before it was merged."""
-        shape = main.values[self.value].shape
-        for dim, size in enumerate(shape):
-            if self.dim not in (None, dim) or not isinstance(size, int):
-                continue
-            for outer in (1, *_merged(main, size)):
-                inner = size // outer
-                if min(inner, self.parts) > 1:
-                    yield Cut(dim, outer, inner, -(-inner // self.parts))
-
-
-def _merged(main: Function, size: int) -> list[int]:
-    """Returns the sizes in front of others with which views make a dimension of a size."""
-    found: dict[int, None] = {}
-    for op in main.ops:
-        if op.phase == "forward" and op.kind in RESHAPES:
-            rule = rule_of(op, main.values)
-            if rule is None:
-                continue
-            for dims in (*rule.operands, *rule.results):
-                for dim in dims:
-                    sizes = [each for name in dim if type(each := rule.sizes[name]) is int]
-                    if len(sizes) == len(dim) and math.prod(sizes) == size:
-                        found.update(dict.fromkeys(accumulate(sizes[:-1], operator.mul)))
-    return [outer for outer in found if 1 < outer < size]
-
-
-def _marked(main: Function) -> list[_Wanted]:
-    found = [(op, chunk) for op in main.ops if (chunk := chunk_of(op)) is not None]
-    return [
-        _Wanted(op.results[0], op.results[0], dim, parts, f"{op.loc}: annotate.chunk")
-        for op, (dim, parts) in found
-    ]
-
-
-def _matching(main: Function, pin: ChunkPin) -> list[tuple[str, list[str]]]:
-    """Returns the modules and values that a pin matches, with the values in question.
-
-    Raises:
-        AnnotationError: If it matches nothing.
-    """
-    found: dict[str, list[str]] = {}
-    made = [name for op in main.ops if op.phase == "forward" for name in op.results]
-    steady = _steady(main)
-    known: dict[str, None] = {}
-    for name in made:
-        parts = name.split(".")
-        around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-        known.update(dict.fromkeys(around))
-        fits = (each for each in around if each == pin.pattern or _fits(pin.pattern, each))
-        if (match := next(fits, "")) and (match == name or name not in steady):
-            found.setdefault(match, []).append(name)
-    if not found:
-        raise AnnotationError(
-            f"{pin.place}: pattern {pin.pattern!r} matches no module or value of the forward"
-            f" pass{near_misses(pin.pattern, known)}"
-        )
-    return list(found.items())
-
-
-def _steady(main: Function) -> set[str]:
-    """Returns the values that depend on nothing but what is stored."""
-    found = {name for name in main.inputs if main.values[name].role in STORED_ROLES}
-    for op in main.ops:
-        if op.operands and found.issuperset(op.operands):
-            found.update(op.results)
-    return found
-
-
-def _fits(pattern: str, name: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern)
-
-
 def _cut(
-    main: Function, program: Program, wanted: Sequence[_Wanted], phases_apart: bool
+    main: Function, program: Program, wanted: Sequence[Wanted], phases_apart: bool
 ) -> Function:
     """Returns a function in which one of some values is cut: that by which most is gained.
 
@@ -197,7 +107,7 @@ def _cut(
         for cut in each.cuts(main):
             if not any(_has_grown(region, each.value, cut) for region in regions):
                 regions.append(_grown(main, loop, each, cut, phases_apart))
-    values = main.values.keys() - _steady(main)
+    values = main.values.keys() - steady(main)
     found = [region for region in regions if region.gained(values) > 0]
     if not found:
         refused = (f"%{key[0]}: {why}" for each in regions for key, why in each.refused.items())
@@ -235,7 +145,7 @@ def _saved(region: Region, values: Collection[str]) -> float:
     return gained - sum(region.bytes_of(name) for name in again if region.is_large(name))
 
 
-def _grown(main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool) -> Region:
+def _grown(main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool) -> Region:
     """Returns the region of a value, cut into a few more or fewer parts where that is wanted."""
     first = _grown_with_bodies(main, loop, wanted, cut, phases_apart)
     for block in _blocks(cut) if first.is_misaligned else ():
@@ -263,7 +173,7 @@ def _parts_off(cut: Cut, block: int) -> tuple[int, int]:
 
 
 def _grown_with_bodies(
-    main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool
+    main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool
 ) -> Region:
     """Returns the region of a value; ops are replaced by their bodies where that lets it grow."""
     banned: dict[Key, str] = {}

@@ -116,6 +116,9 @@ class Held:
         Raises:
             NoHalo: If it can't.
         """
+        if isinstance(found, Narrowing):
+            self._narrow(op, found, wants)
+            return
         again, share, needed, sums = self.level.again, self._share(found), list[Reach](), False
         for at, (name, part) in enumerate(zip(op.results, found.results, strict=True)):
             if name in wants:
@@ -128,20 +131,29 @@ class Held:
         if not reach.is_same(share, self.piece.iterations):
             parts = (part for part in (*found.operands, *found.results) if isinstance(part, Cut))
             side_by_side = found.outer > 1 or any(part.outer > 1 for part in parts)
-            if sums or side_by_side or isinstance(found, Narrowing):
+            if sums or side_by_side:
                 raise NoHalo(op.results)
             if moved_call(found, op.kind, reach, self.piece) is None:
                 raise NoHalo(op.results)
         self.ops[op.results] = reach
         for at, (name, part) in enumerate(zip(op.results, found.results, strict=True)):
             if isinstance(part, Cut):
-                is_narrow = isinstance(found, Narrowing)
-                minor = self._minor(found, at)
-                self.values[name] = self.own(part) if is_narrow else reach.times(minor)
+                self.values[name] = reach.times(self._minor(found, at))
 
-    def _minor(self, found: Cutting, at: int) -> int:
-        if isinstance(found, Narrowing):
-            return 1
+    def _narrow(self, op: Op, found: Narrowing, wants: Mapping[str, Reach]) -> None:
+        """Notes that a slice, or its gradient, makes blocks.
+
+        Raises:
+            NoHalo: If others want more.
+        """
+        (name,), (part,) = op.results, found.results
+        assert isinstance(part, Cut)
+        self.ops[op.results], self.values[name] = self._share(found), self.own(part)
+        if name in wants and not wants[name].is_same(self.own(part), self.piece.iterations):
+            raise NoHalo(op.results)
+
+    @staticmethod
+    def _minor(found: Cutting, at: int) -> int:
         return read_of(found.rule, found.rule.results[at], found.factor)[1]
 
 
