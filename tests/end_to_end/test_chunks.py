@@ -257,7 +257,7 @@ def test_sums_of_halves_are_rounded_once() -> None:
     model = Head(cross_entropy()).bfloat16()
     batch = torch.randn(16, 8).bfloat16(), torch.randint(0, CLASSES, (16,))
     main = compiled(model, batch, "1", chunks={"head": (0, 4)}).serial.main
-    sums = [op for op in main.ops if op.kind == "autopar.loop_sum"]
+    sums = [op for op in main.ops if op.kind == "autopar.loop_reduce"]
     assert sums
     assert {main.values[op.results[0]].dtype for op in sums} == {"f32"}
 

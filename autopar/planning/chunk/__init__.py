@@ -11,6 +11,7 @@ import fnmatch
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -199,8 +200,9 @@ def _in_front(region: Region) -> int:
 def _saved(region: Region, values: Collection[str]) -> float:
     """Returns the bytes that are saved by a region, less those that are computed again."""
     gained = region.gained(values) * (1 - 1 / region.cuts[region.seed].parts)
-    again = (name for each in levels_in(region) for name in each.again)
-    return gained - sum(region.bytes_of(name) for name in again if region.is_large(name))
+    made = Counter(name for level in levels_in(region) for op in level.ops for name in op.results)
+    large = (name for name in made if region.is_large(name))
+    return gained - sum((made[name] - 1) * region.bytes_of(name) for name in large)
 
 
 def _grown(main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool) -> Region:

@@ -49,21 +49,27 @@ class Region:
     refused: dict[Key, str] = field(default_factory=dict)
     is_misaligned: bool = False
 
+    def __post_init__(self) -> None:
+        self._readers = self.main.consumers()
+
     def gained(self, values: Collection[str]) -> int:
         """Returns the bytes of values that are never there as a whole, less those that still are.
 
         Args:
             values: Those that count.
         """
-        readers, gained = self.main.consumers(), 0
+        gained = 0
         for name in (name for key in self.ops for name in key):
             if name in values and name in self.cuts and self.is_large(name):
-                is_whole = name in self.main.outputs or not all(
-                    self.reads_part(op, name) for op in readers[name]
-                )
                 size = self.bytes_of(name)
-                gained += -size if is_whole else size
+                gained += -size if self.is_read(name) else size
         return gained
+
+    def is_read(self, name: str) -> bool:
+        """Whether anything else than iterations reads a value, as a whole."""
+        if name in self.main.outputs:
+            return True
+        return not all(self.reads_part(op, name) for op in self._readers[name])
 
     def reads_part(self, op: Op, name: str) -> bool:
         """Whether an op reads a value in the parts that iterations make."""
@@ -238,6 +244,7 @@ class Level:
 
     Attributes:
         ops: Its ops, and those of lower levels that it computes again, in the program's order.
+            What is made for higher levels alone is computed there.
         again: The results of the latter.
         reads: What it reads of lower levels, put together.
     """
@@ -247,16 +254,24 @@ class Level:
     reads: frozenset[str]
 
 
-def _level_of(region: Region, levels: Mapping[Key, int], level: int) -> Level:
+def _level_of(
+    region: Region, levels: Mapping[Key, int], level: int, wanted: Collection[str]
+) -> Level:
     """Returns a level of a region.
 
     Args:
         region: The region.
         levels: Those of its ops.
         level: Which one.
+        wanted: What higher levels read, put together.
     """
     makers = region.main.producers()
-    waiting = [op for op in region.main.ops if levels.get(op.results) == level]
+    waiting = [
+        op
+        for op in region.main.ops
+        if levels.get(op.results) == level
+        and any(name in wanted or region.is_read(name) for name in op.results)
+    ]
     own, again, reads = {op.results for op in waiting}, set[str](), set[str]()
     while waiting:
         op = waiting.pop()
@@ -264,11 +279,12 @@ def _level_of(region: Region, levels: Mapping[Key, int], level: int) -> Level:
             made = makers.get(name)
             if made is None or made.results not in levels or made.results in own:
                 continue
-            if need is None or region.cuts.get(name) != need or not region.is_large(name):
+            is_same = need is not None and region.cuts.get(name) == need
+            if levels[made.results] < level and not (is_same and region.is_large(name)):
                 reads.add(name)
                 continue
             own.add(made.results)
-            again.update(made.results)
+            again.update(made.results if levels[made.results] < level else ())
             waiting.append(made)
     ops = [op for op in region.main.ops if op.results in own]
     return Level(ops, frozenset(again), frozenset(reads - again))
@@ -277,7 +293,13 @@ def _level_of(region: Region, levels: Mapping[Key, int], level: int) -> Level:
 def levels_in(region: Region) -> list[Level]:
     """Returns the levels of a region, lower ones first."""
     levels = _levels_of(region)
-    return [_level_of(region, levels, each) for each in sorted(set(levels.values()))]
+    found: list[Level] = []
+    wanted: set[str] = set()
+    for each in sorted(set(levels.values()), reverse=True):
+        level = _level_of(region, levels, each, wanted)
+        wanted.update(level.reads)
+        found.append(level)
+    return [level for level in reversed(found) if level.ops]
 
 
 def with_bodies(main: Function, ops: Sequence[Op]) -> Function:

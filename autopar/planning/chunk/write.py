@@ -1,4 +1,4 @@
-"""Writes regions as loops: `loop_take` brings parts, `loop_cat` and `loop_sum` put them together.
+"""Writes regions as loops: `loop_take` brings parts, `loop_cat` and `loop_reduce` join them.
 
 Iterations of a loop are alike. Where what is cut doesn't divide, the last, smaller part is no
 iteration: its ops are there once more, behind the loop, with sizes of their own.
@@ -16,9 +16,9 @@ from autopar.ir.dtypes import HALVES
 from autopar.ir.emitted import Emitted
 from autopar.ir.expr.expression import Coord, Expr, IntExpr, axes_of, evaluate, substitute
 from autopar.ir.layout import Layout
-from autopar.ir.memory.accumulating import ADDS, OVER
+from autopar.ir.memory.accumulating import OVER, in_place
 from autopar.ir.memory.kernels import written_arguments
-from autopar.ir.ops.loops import CAT, SUM, TAKE
+from autopar.ir.ops.loops import CAT, REDUCE, TAKE
 from autopar.ir.program import Arg, Op, OpDist, Value
 from autopar.ir.rules.distribution import rank_call
 from autopar.planning.chunk.narrow import Narrowing
@@ -105,9 +105,6 @@ class LoopWriter:
         """How the value is cut from which the region grew."""
         return self.region.cuts[self.region.seed]
 
-    def __post_init__(self) -> None:
-        self._readers = self.region.main.consumers()
-
     def write(self) -> None:
         """Adds the level's loop, and the smaller part."""
         full, parts = self.cut.full, self.cut.parts
@@ -131,9 +128,7 @@ class LoopWriter:
 
     def _is_read(self, name: str) -> bool:
         """Whether anything else reads a result as a whole."""
-        if name in self.region.main.outputs or name in self.wanted:
-            return True
-        return not all(self.region.reads_part(op, name) for op in self._readers[name])
+        return name in self.wanted or self.region.is_read(name)
 
     def _copy(self, op: Op, piece: Piece) -> None:
         """Adds an op as an iteration has it."""
@@ -242,13 +237,14 @@ class LoopWriter:
         value, part = self.region.main.values[name], self._names[op.results[at], piece.suffix]
         to, inside = self.to, self._inside(op, piece)
         if not isinstance(cut, Cut):
-            wide = _wide(value)
+            wide = _wide(value, cut)
             if wide != value.dtype:
                 new = to.fresh(f"{part}.{wide}")
                 part = to.write(emitted.to_dtype(wide), inside, part, new, value.shape, wide)
             if piece.loop:
-                new = name if alone and wide == value.dtype else to.fresh(f"{name}.sum")
-                part = to.write(Emitted(SUM), inside, part, new, value.shape)
+                new = name if alone and wide == value.dtype else to.fresh(f"{name}.{cut}")
+                reduced = Emitted(REDUCE, (("monoid", cut),))
+                part = to.write(reduced, inside, part, new, value.shape)
             return part
         dim, size = cut.dim + (cut.outer > 1), cut.block if piece.suffix == "part" else cut.rest
         shape = _with(value, cut.dim, *_sides(cut, size))
@@ -269,12 +265,11 @@ class LoopWriter:
         if isinstance(cut, Cut):
             self._put_together(op, name, cut, parts)
             return
-        # Sums of halves are in 4 bytes, so that they are rounded once.
-        wide, total = _wide(value), parts[0]
+        wide, total = _wide(value, cut), parts[0]
         for part in parts[1:]:
             new = name if wide == value.dtype else to.fresh(f"{name}.total")
-            total = to.write(emitted.combine("sum", part, wide), op, total, new, value.shape)
-            to.ops[-1] = replace(to.ops[-1], plan=((ADDS, name),))
+            total = to.write(emitted.combine(cut, part, wide), op, total, new, value.shape)
+            to.ops[-1] = replace(to.ops[-1], plan=(in_place(cut, name),))
         if total != name:
             to.write(emitted.to_dtype(value.dtype), op, total, name, value.shape, value.dtype)
 
@@ -313,8 +308,10 @@ class LoopWriter:
         self.to.values[name] = replace(new, dist=layout, origin=value.origin)
 
 
-def _wide(value: Value) -> str:
-    return "f32" if value.dtype in HALVES else value.dtype
+def _wide(value: Value, monoid: str) -> str:
+    """Returns the dtype in which a value is reduced: halves are rounded once, if at all."""
+    exact = monoid not in ("sum", "prod")
+    return "f32" if value.dtype in HALVES and not exact else value.dtype
 
 
 def _sides(cut: Cut, size: int) -> tuple[int, ...]:
