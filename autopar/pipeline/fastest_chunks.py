@@ -28,7 +28,7 @@ from autopar.partition import UnrollLoops
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planning
-from autopar.planning.chunk.peak import Floor, largest
+from autopar.planning.chunk.peak import Floor, apart, largest
 from autopar.planning.planner import Planner
 
 MOST_PARTS = 256
@@ -237,22 +237,29 @@ class _Chain:
 
     def _other(self, now: _Cut, only_faster: bool) -> _Cut | None:
         """Returns a program of which something else is cut, too."""
-        for names in largest(now.planning.pinned.main, now.floor):
-            if names not in self._done:
-                self._dim = self._best_dim(now, names[:1])
+        for alike in largest(now.planning.pinned.main, now.floor):
+            if alike not in self._done:
+                self._dim, names = self._best_dim(now, alike)
                 better = self._cut(now, names, _TIMES, only_faster)
                 if better is not None:
-                    self._done.add(names)
+                    self._done.add(alike)
                     self._names, self._parts = names, _TIMES
                     return better
         return None
 
-    def _best_dim(self, now: _Cut, names: Sequence[str]) -> int | None:
-        """Returns the dimension by which most of a device's floor is gained; None for any."""
-        rank = len(now.planning.pinned.main.values[names[0]].shape)
-        cuts = ((self._prepared(now, names, _TIMES, dim), dim) for dim in range(rank))
-        found = [(cut.alone.nbytes, dim) for cut, dim in cuts if cut is not None]
-        return min(found)[1] if found else None
+    def _best_dim(self, now: _Cut, alike: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]:
+        """Returns the dimension by which most of a device's floor is gained; None for any.
+
+        And which of the values are to be cut: what is in parts with the first one isn't any more.
+        """
+        first, others = alike[:1], alike[1:]
+        rank = len(now.planning.pinned.main.values[first[0]].shape)
+        cuts = ((self._prepared(now, first, _TIMES, dim), dim) for dim in range(rank))
+        found = [(cut.alone.nbytes, dim, cut) for cut, dim in cuts if cut is not None]
+        if not found:
+            return None, alike
+        _, dim, cut = min(found, key=lambda each: each[:2])
+        return dim, (*first, *apart(cut.planning.pinned.main, others))
 
     def _cut(self, now: _Cut, names: Sequence[str], parts: int, only_faster: bool) -> _Cut | None:
         """Returns a program of which values are cut; None if it can't be, or holds hardly less."""

@@ -143,7 +143,7 @@ class LoopWriter:
 
     def _phase(self, op: Op) -> str:
         """Returns the phase of an op: what is computed again is in that of those who need it."""
-        if self.level.again.isdisjoint(op.results):
+        if op.phase != "forward" or self.level.again.isdisjoint(op.results):
             return op.phase
         return next(
             each.phase for each in self.level.ops if each.results[0] not in self.level.again

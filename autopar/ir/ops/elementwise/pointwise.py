@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autopar.ir.dtypes import FLOATS, INEXACT
 from autopar.ir.expr.expression import IntExpr, shape_str
-from autopar.ir.ops.table import IDEMPOTENT, SERIES, RuleFunction, Table, pending, same
+from autopar.ir.ops.table import IDEMPOTENT, SERIES, Over, RuleFunction, Table, pending, same
 from autopar.ir.rules.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
 
@@ -280,6 +280,10 @@ BACKWARD: Table = {
         pointwise(LEFT, work=5),
         "default",
     ),
+}
+
+OVER_FIRST: Mapping[str, Over] = {
+    f"aten.{name}.default": Over("self", "out", "out") for name in ("maximum", "minimum")
 }
 
 RULES: Table = {**UNARY, **COMPARISON, **ARITHMETIC, **CHOICE, **BACKWARD}
