@@ -43,6 +43,9 @@ _TIMES = 4
 _LESS = 0.99
 """A cut that leaves more of the floor isn't worth it."""
 
+_NEAR = 0.2
+"""Part of what the best dimension gains that others may gain less, if they take less time."""
+
 _NO_TIME = 1e-9
 """Seconds by which the rounding of sums may tell programs apart."""
 
@@ -250,15 +253,21 @@ class _Chain:
     def _best_dim(self, now: _Cut, alike: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]:
         """Returns the dimension by which most of a device's floor is gained; None for any.
 
-        And which of the values are to be cut: what is in parts with the first one isn't any more.
+        If others gain about as much, it is the one by which least time is lost. Of the values,
+        those are left out that are in parts with the first one.
         """
         first, others = alike[:1], alike[1:]
         rank = len(now.planning.pinned.main.values[first[0]].shape)
         cuts = ((self._prepared(now, first, _TIMES, dim), dim) for dim in range(rank))
-        found = [(cut.alone.nbytes, dim, cut) for cut, dim in cuts if cut is not None]
+        found = [(cut, dim) for cut, dim in cuts if cut is not None]
         if not found:
             return None, alike
-        _, dim, cut = min(found, key=lambda each: each[:2])
+        least = min(cut.alone.nbytes for cut, _ in found)
+        near = least + _NEAR * abs(now.alone.nbytes - least)
+        cut, dim = min(
+            (each for each in found if each[0].alone.nbytes <= near),
+            key=lambda each: (each[0].alone_seconds, each[0].alone.nbytes),
+        )
         return dim, (*first, *apart(cut.planning.pinned.main, others))
 
     def _cut(self, now: _Cut, names: Sequence[str], parts: int, only_faster: bool) -> _Cut | None:

@@ -1,0 +1,206 @@
+"""What is cut along a dimension that ops reduce, or need all of, is what one device computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import autopar
+from autopar.compiled import CompiledModel
+from autopar.cost import memory_timeline
+from autopar.runtime import run
+from tests.end_to_end.test_chunks import check, compiled, trained, trips
+from tests.judges.tracking import executed
+
+ROWS, WIDTH = 5, 6
+MESHES = ("1", "2", "3", "2x2")
+
+Reduced = Callable[[Tensor], Tensor | tuple[Tensor, ...]]
+
+
+class Scores(nn.Module):
+    """Scores that are reduced."""
+
+    def __init__(self, reduced: Reduced, size: int) -> None:
+        super().__init__()
+        self.head, self.reduced = nn.Linear(WIDTH, size, bias=False), reduced
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return self.reduced(self.head(x))
+
+
+REDUCED: Mapping[str, Reduced] = {
+    "softmax": lambda s: s.softmax(-1).square().sum(-1),
+    "log softmax": lambda s: s.log_softmax(-1).square().sum(-1),
+    "softmax of another": lambda s: s.softmax(-1) @ s.sin().T,
+    "logsumexp": lambda s: s.logsumexp(-1),
+    "highest": lambda s: s.amax(-1),
+    "highest of halves": lambda s: s.bfloat16().amax(-1),
+    "least": lambda s: s.amin(-1),
+    "both": lambda s: torch.aminmax(s, dim=-1),
+    "where": lambda s: s.argmax(-1),
+    "where, of equals": lambda s: (3 * s).round().argmin(-1),
+    "highest, and where": lambda s: s.max(-1),
+    "least, and where": lambda s: s.min(-1),
+    "where, of all": lambda s: s.argmax(),
+    "highest of all": lambda s: s.max(),
+    "product": lambda s: (1 + s / 10).prod(-1),
+    "any": lambda s: (s > 1).any(-1),
+    "all": lambda s: (s > -2).all(-1),
+    "highest of integers": lambda s: (5 * s).round().long().amax(-1),
+    "deviation": lambda s: s.std(-1),
+    "norm": lambda s: torch.linalg.vector_norm(s, float("inf"), -1),
+}
+
+
+def inferred(model: nn.Module, x: Tensor, step: CompiledModel, folder: Path) -> None:
+    """Checks what a build computes."""
+    step.save(folder)
+    expected = model(x)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    found = [*run(folder, (x,), virtual=True).values()]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), other, equal_nan=True)
+
+
+def shapes(step: CompiledModel) -> set[tuple[object, ...]]:
+    """Returns the shapes of what is there at once."""
+    return {value.shape for value in step.serial.main.values.values()}
+
+
+@pytest.mark.parametrize("size", [40, 41])
+@pytest.mark.parametrize("name", REDUCED)
+def test_of_what_is_reduced(name: str, size: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Scores(REDUCED[name], size).double(), torch.randn(ROWS, WIDTH).double()
+    mesh = MESHES[(list(REDUCED).index(name) + size) % len(MESHES)]
+    step = autopar.compile(model, (x,), mesh=mesh, chunks={"head": (1, 4)})
+    assert trips(step)
+    assert (ROWS, size) not in shapes(step)
+    inferred(model, x, step, tmp_path / "build")
+
+
+@pytest.mark.parametrize("name", ["highest", "least", "where", "highest, and where", "softmax"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_of_what_is_no_number(name: str, number: float, tmp_path: Path) -> None:
+    """In the first part, in the last one, and in none."""
+
+    def broken(scores: Tensor) -> Tensor | tuple[Tensor, ...]:
+        at = torch.arange(41)[None] == torch.tensor([[0], [40], [-1], [17], [0]])
+        return REDUCED[name](scores.masked_fill(at, number))
+
+    model, x = Scores(broken, 41).double(), torch.randn(ROWS, WIDTH).double()
+    step = autopar.compile(model, (x,), mesh="2", chunks={"head": (1, 4)})
+    assert trips(step)
+    inferred(model, x, step, tmp_path / "build")
+
+
+class Towers(nn.Module):
+    """Two, each of whose results is compared with each: CLIP's loss."""
+
+    def __init__(self, *, twice: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.logit_scale, self.twice = nn.Parameter(torch.tensor(2.0)), twice
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        a, b = F.normalize(self.first(x), dim=-1), F.normalize(self.second(y), dim=-1)
+        labels, scale = torch.arange(len(x)), self.logit_scale.exp()
+        scores = scale * a @ b.T
+        others = (scale * b @ a.T) if self.twice else scores.T
+        return (F.cross_entropy(scores, labels) + F.cross_entropy(others, labels)) / 2
+
+
+def pairs(count: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(count, WIDTH).double(), torch.randn(count, WIDTH).double()
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize(
+    ("count", "twice", "chunks"),
+    [
+        (24, False, {"mm": (0, 4)}),
+        (25, False, {"mm": (0, 4)}),
+        (25, False, {"mm": (1, 3)}),
+        (25, False, {"mm": 5}),
+        (25, True, {"mm*": 4}),
+    ],
+)
+def test_a_contrastive_loss(
+    count: int, twice: bool, chunks: Mapping[str, int], mesh: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model, batch = Towers(twice=twice).double(), pairs(count)
+    expected = trained(compiled(model, batch, "1"), batch, tmp_path / "whole")
+    step = compiled(model, batch, mesh, chunks=chunks)
+    assert (count, count) not in shapes(step)
+    check(trained(step, batch, tmp_path / "chunks"), expected)
+
+
+@pytest.mark.parametrize("mesh", ["2", "2x2"])
+def test_scores_that_processes_share(mesh: str, tmp_path: Path) -> None:
+    """Each has a part of a part: a maximum is over iterations, and over processes."""
+    torch.manual_seed(0)
+    model, batch = Towers().double(), pairs(25)
+    expected = trained(compiled(model, batch, "1"), batch, tmp_path / "whole")
+    axes = ["d0", -1] if mesh == "2" else ["d0", "d1"]
+    step = compiled(model, batch, mesh, chunks={"mm": (0, 4)}, shard={"mm": axes, "mul": axes})
+    check(trained(step, batch, tmp_path / "chunks"), expected)
+
+
+@pytest.mark.parametrize("count", [256, 257])
+def test_memory_alone_is_enough(count: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, batch = Towers().double(), pairs(count)
+    whole = compiled(model, batch, "1")
+    (before,) = whole.deployment.programs
+    limit = memory_timeline(before).peak_bytes // 5
+    parts = compiled(model, batch, "1", memory=limit)
+    (program,) = parts.deployment.programs
+    peak = memory_timeline(program).peak_bytes
+    assert executed(program, parts.weights).peak_bytes == peak <= limit
+    assert peak < count * count * 8
+    # What is alike is in the same loops: it isn't cut once more.
+    assert len(parts.options.chunks or ()) == 1
+    check(trained(parts, batch, tmp_path / "parts"), trained(whole, batch, tmp_path / "whole"))
+
+
+def test_maxima_are_written_over_one_another() -> None:
+    """Running ones, too: of many wide rows there are two of them, and not one for each part."""
+    model = Scores(lambda s: s.amax(0), 1000)
+    x = torch.randn(64, WIDTH)
+    step = autopar.compile(model, (x,), mesh="1", chunks={"head": (0, 32)})
+    (program,) = step.deployment.programs
+    timeline = memory_timeline(program)
+    assert executed(program, step.weights).peak_bytes == timeline.peak_bytes
+    maxima, scores = 2 * 1000 * 4, 2 * 1000 * 4
+    assert timeline.peak_bytes - timeline.stored_bytes <= 1.01 * (maxima + scores) + x.nbytes
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("parts", [4, 7])
+def test_a_vocabulary_in_pieces(parts: int, mesh: str, tmp_path: Path) -> None:
+    """Classes instead of rows, with all that a loss can ask for."""
+    torch.manual_seed(0)
+    weight = torch.linspace(0.1, 1, 40, dtype=torch.float64)
+
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pre, self.head = nn.Linear(8, 3), nn.Linear(3, 40, bias=False)
+
+        def forward(self, x: Tensor, target: Tensor) -> Tensor:
+            asked = {"weight": weight, "label_smoothing": 0.1, "ignore_index": 3}
+            return F.cross_entropy(self.head(self.pre(x)), target, **asked)
+
+    model = Head().double()
+    batch = torch.randn(12, 8).double(), torch.randint(0, 40, (12,))
+    expected = trained(compiled(model, batch, "1"), batch, tmp_path / "whole")
+    step = compiled(model, batch, mesh, chunks={"head": (1, parts)})
+    assert (12, 40) not in shapes(step)
+    check(trained(step, batch, tmp_path / "chunks"), expected)
