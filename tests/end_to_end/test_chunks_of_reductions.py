@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import autopar
+from autopar.base.errors import AnnotationError
 from autopar.compiled import CompiledModel
 from autopar.cost import memory_timeline
 from autopar.runtime import run
-from tests.end_to_end.test_chunks import check, compiled, trained, trips
+from tests.end_to_end.test_chunks import check, check_step, compiled, trained, trips
 from tests.judges.tracking import executed
 
 ROWS, WIDTH = 5, 6
@@ -47,7 +49,6 @@ REDUCED: Mapping[str, Reduced] = {
     "where, of equals": lambda s: (3 * s).round().argmin(-1),
     "highest, and where": lambda s: s.max(-1),
     "least, and where": lambda s: s.min(-1),
-    "where, of all": lambda s: s.argmax(),
     "highest of all": lambda s: s.max(),
     "product": lambda s: (1 + s / 10).prod(-1),
     "any": lambda s: (s > 1).any(-1),
@@ -98,6 +99,21 @@ def test_of_what_is_no_number(name: str, number: float, tmp_path: Path) -> None:
     step = autopar.compile(model, (x,), mesh="2", chunks={"head": (1, 4)})
     assert trips(step)
     inferred(model, x, step, tmp_path / "build")
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (lambda s: s.argmax(), "it needs all of what is cut at once"),
+        (lambda s: s.sort(-1).values, "it needs all of what is cut at once"),
+        (lambda s: s == s.amax(-1, keepdim=True), "it looks for an extremum in what is computed"),
+    ],
+)
+def test_what_ends_a_piece(changed: Reduced, why: str) -> None:
+    """A maximum of what is computed again is no element of it, to the last bit."""
+    model, x = Scores(changed, 41).double(), torch.randn(ROWS, WIDTH).double()
+    with pytest.raises(AnnotationError, match=why):
+        autopar.compile(model, (x,), mesh="1", chunks={"head": (1, 4)})
 
 
 class Towers(nn.Module):
@@ -204,3 +220,65 @@ def test_a_vocabulary_in_pieces(parts: int, mesh: str, tmp_path: Path) -> None:
     step = compiled(model, batch, mesh, chunks={"head": (1, parts)})
     assert (12, 40) not in shapes(step)
     check(trained(step, batch, tmp_path / "chunks"), expected)
+
+
+CHANGED: Sequence[Callable[[Tensor, int], Tensor]] = (
+    lambda s, dim: s.softmax(dim) * len(s),
+    lambda s, dim: s.log_softmax(dim),
+    lambda s, dim: s - s.amax(dim, keepdim=True),
+    lambda s, dim: s / (1 + s.abs().amax(dim, keepdim=True)),
+    lambda s, dim: s - s.min(dim, keepdim=True).values,
+    lambda s, dim: s - s.logsumexp(dim, keepdim=True),
+    lambda s, dim: (s - s.mean(dim, keepdim=True)) / (1 + s.std(dim, keepdim=True)),
+    lambda s, dim: F.normalize(s, dim=dim),
+    lambda s, dim: s + s.argmax(dim, keepdim=True) / 10,
+    lambda s, dim: s.masked_fill(s == s.amax(dim, keepdim=True), 0.5),
+    lambda s, dim: s * (s > 0).any(dim, keepdim=True),
+    lambda s, dim: s * (1 + s.detach() / 50).prod(dim, keepdim=True),
+    lambda s, dim: s.cumsum(dim) / len(s),
+    lambda s, dim: s.sort(dim).values,
+    lambda s, dim: s + s.max() - s.argmin() / 10,
+    lambda s, dim: F.dropout(s, 0.2),
+    lambda s, dim: torch.tanh(s),
+    lambda s, dim: s * s.detach().T.softmax(dim).T,
+)
+
+
+class Changed(nn.Module):
+    """Scores of all pairs, changed by what reduces rows or columns, as chance has it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        count = chance.randint(1, 3)
+        self.changes = [(chance.choice(CHANGED), chance.choice([0, 1])) for _ in range(count)]
+        self.sides = chance.choice(["rows", "columns", "both"])
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        scores = self.first(x) @ self.second(y).T
+        for change, dim in self.changes:
+            scores = change(scores, dim)
+        at = torch.arange(len(x))
+        rows, columns = F.cross_entropy(scores, at), F.cross_entropy(scores.T, at)
+        return {"rows": rows, "columns": columns, "both": (rows + columns) / 2}[self.sides]
+
+
+def check_random(seed: int, folder: Path) -> int:
+    """Checks a random step in random chunks on a random mesh; returns how many are possible."""
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    model, batch = Changed(chance).double(), pairs(chance.choice([8, 13]))
+    names = ["mm", *chance.sample(["_log_softmax", "_softmax", "amax", "sub", "div", "mul"], 1)]
+    entries = [(name, (chance.choice([0, 1]), chance.choice([2, 3, 5]))) for name in names]
+    return check_step(model, batch, entries, chance.choice(MESHES), seed, folder)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_random_step(seed: int, tmp_path: Path) -> None:
+    check_random(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8, 300))
+def test_many_random_steps(seed: int, tmp_path: Path) -> None:
+    check_random(seed, tmp_path)

@@ -21,12 +21,15 @@ from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.chunks import chunk_of, without_chunk
 from autopar.ir.ops import rule_of
+from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.program import MICROBATCH, STORED_ROLES, Function, Op, Program
 from autopar.planning.chunk.order import in_order
-from autopar.planning.chunk.region import Region, grown, levels_in, with_bodies
+from autopar.planning.chunk.region import Key, Region, grown, levels_in, with_bodies
+from autopar.planning.chunk.sharp import sharp_in
 from autopar.planning.chunk.split import Cut, is_splittable
-from autopar.planning.chunk.write import LoopWriter, Writer
+from autopar.planning.chunk.write import LoopWriter
+from autopar.planning.chunk.writer import Writer
 
 _NEAR = 0.1
 """Relative difference of the bytes that cuts save which doesn't count."""
@@ -220,17 +223,24 @@ def _grown_with_bodies(
     main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool
 ) -> Region:
     """Returns the region of a value; ops are replaced by their bodies where that lets it grow."""
+    barred = frozenset[Key]()
     while True:
-        region = grown(main, loop, wanted.value, cut, phases_apart=phases_apart)
+        region = grown(main, loop, wanted.value, cut, phases_apart=phases_apart, barred=barred)
         ops = [op for op in main.ops if _needs_body(op, region)]
-        if not ops:
+        if ops:
+            main = with_bodies(main, ops)
+        elif sharp := sharp_in(region):
+            barred |= sharp
+        else:
             return region
-        main = with_bodies(main, ops)
 
 
 def _needs_body(op: Op, region: Region) -> bool:
     """Whether an op is in no iteration by itself, or leaves sums that are better told apart."""
     if op.results not in region.ops and op.results not in region.refused:
+        return False
+    # What a search is replaced by compares what is computed again with its extremum.
+    if op.kind in WITH_EXTREMA:
         return False
     rule = rule_of(op, region.main.values)
     if rule is None or not rule.bodies:

@@ -19,6 +19,7 @@ from autopar.ir.ops import rule_of
 from autopar.ir.ops.loops import ENTERS, LEAVES
 from autopar.ir.program import Function, Op, Value
 from autopar.planning.chunk.narrow import Misaligned, narrowing_of
+from autopar.planning.chunk.searching import searching_of
 from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, cutting_of
 
 Key = tuple[str, ...]
@@ -34,6 +35,7 @@ class Region:
         loop: The name of the loop.
         seed: The value from which the region grows.
         phases_apart: Whether what is computed in one phase waits for no other one.
+        barred: Ops that iterations must not share, though their rules allow it.
         ops: How iterations share its ops.
         cuts: How they share values.
         refused: Why ops that read or make what is cut are in no iteration.
@@ -44,6 +46,7 @@ class Region:
     loop: str
     seed: str
     phases_apart: bool = False
+    barred: frozenset[Key] = frozenset()
     ops: dict[Key, Cutting] = field(default_factory=dict)
     cuts: dict[str, Cut] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
@@ -97,7 +100,15 @@ def _bytes(value: Value) -> int:
     return _count(value) * value.itemsize
 
 
-def grown(main: Function, loop: str, seed: str, cut: Cut, *, phases_apart: bool = False) -> Region:
+def grown(
+    main: Function,
+    loop: str,
+    seed: str,
+    cut: Cut,
+    *,
+    phases_apart: bool = False,
+    barred: frozenset[Key] = frozenset(),
+) -> Region:
     """Returns the region of a value that is cut.
 
     Args:
@@ -106,8 +117,9 @@ def grown(main: Function, loop: str, seed: str, cut: Cut, *, phases_apart: bool 
         seed: The value.
         cut: How it is cut.
         phases_apart: Whether what is computed in one phase waits for no other one.
+        barred: Ops that iterations must not share.
     """
-    region = Region(main, loop, seed, phases_apart, cuts={seed: cut})
+    region = Region(main, loop, seed, phases_apart, barred, cuts={seed: cut})
     _Growth(region).grow()
     return region
 
@@ -151,6 +163,8 @@ class _Growth:
         if op.kind in (*ENTERS, *LEAVES):
             return
         try:
+            if op.results in region.barred:
+                raise Inadmissible("it looks for an extremum in what is computed again")
             found = self._cutting(op, cut, operand, result)
             self._check(op, found)
         except Inadmissible as why:
@@ -178,8 +192,8 @@ class _Growth:
             Inadmissible: If they can't.
         """
         values = self._main.values
-        narrowed = narrowing_of(op, values, cut, operand)
-        return narrowed or cutting_of(op, values, self._region.loop, cut, operand, result)
+        found = narrowing_of(op, values, cut, operand) or searching_of(op, values, cut, operand)
+        return found or cutting_of(op, values, self._region.loop, cut, operand, result)
 
     def _check(self, op: Op, found: Cutting) -> None:
         """Refuses an op that leaves another part of a value than its readers need."""
@@ -209,7 +223,7 @@ class _Growth:
                 yield from self._add(op, self._region.cuts[name], operand=at)
 
 
-def _levels_of(region: Region) -> dict[Key, int]:
+def levels_of(region: Region) -> dict[Key, int]:
     """Returns the level of each op of a region, see above."""
     levels: dict[Key, int] = {}
     outside: dict[str, int] = {}
@@ -292,7 +306,7 @@ def _level_of(
 
 def levels_in(region: Region) -> list[Level]:
     """Returns the levels of a region, lower ones first."""
-    levels = _levels_of(region)
+    levels = levels_of(region)
     found: list[Level] = []
     wanted: set[str] = set()
     for each in sorted(set(levels.values()), reverse=True):

@@ -6,7 +6,7 @@ iteration: its ops are there once more, behind the loop, with sizes of their own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from autopar.base.errors import AnnotationError
@@ -14,7 +14,7 @@ from autopar.ir import emitted
 from autopar.ir.dims import SubDim
 from autopar.ir.dtypes import HALVES
 from autopar.ir.emitted import Emitted
-from autopar.ir.expr.expression import Coord, Expr, IntExpr, axes_of, evaluate, substitute
+from autopar.ir.expr.expression import Coord, Expr, axes_of, evaluate, substitute
 from autopar.ir.layout import Layout
 from autopar.ir.memory.accumulating import OVER, in_place
 from autopar.ir.memory.kernels import written_arguments
@@ -23,61 +23,9 @@ from autopar.ir.program import Arg, Op, OpDist, Value
 from autopar.ir.rules.distribution import rank_call
 from autopar.planning.chunk.narrow import Narrowing
 from autopar.planning.chunk.region import Level, Region
+from autopar.planning.chunk.searching import Searches, Searching
 from autopar.planning.chunk.split import Cut, Cutting
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Where the ops of a region stand: within a loop, or, of the smaller part, nowhere.
-
-    Attributes:
-        loop: The name of the loop; "" if there is none.
-        first: The first iteration.
-        trip: How many there are.
-        suffix: Of the names of what it has.
-    """
-
-    loop: str
-    first: int
-    trip: int
-    suffix: str
-
-
-class Writer:
-    """Adds ops and values to a function.
-
-    Attributes:
-        values: All values, the new ones too.
-        ops: The new ops, in order.
-    """
-
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self.values = dict(values)
-        self.ops: list[Op] = []
-
-    def fresh(self, name: str) -> str:
-        """Returns a name that no value has."""
-        while name in self.values:
-            name += "_"
-        return name
-
-    def write(
-        self,
-        made: Emitted,
-        like: Op,
-        operand: str,
-        name: str,
-        shape: Sequence[IntExpr],
-        dtype: str = "",
-    ) -> str:
-        """Adds an op of one operand in the place of another op; returns the name of its result."""
-        old = self.values[operand]
-        role = old.role if old.role == "gradient" else "activation"
-        new = replace(old, name=name, shape=tuple(shape), role=role, dist=None, origin=None)
-        self.values.setdefault(name, replace(new, dtype=dtype or old.dtype))
-        op = made.with_operand(operand).instead_of(like, name)
-        self.ops.append(replace(op, dist=None, origin=None, plan=()))
-        return name
+from autopar.planning.chunk.writer import Piece, Writer
 
 
 @dataclass
@@ -100,6 +48,9 @@ class LoopWriter:
     _names: dict[tuple[str, str], str] = field(default_factory=dict)
     _taken: dict[tuple[str, Cut, str], str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._searches = Searches(self.to)
+
     @property
     def cut(self) -> Cut:
         """How the value is cut from which the region grew."""
@@ -115,7 +66,7 @@ class LoopWriter:
             (op, at)
             for op in self.level.ops
             for at, name in enumerate(op.results)
-            if name not in self.level.again and self._is_read(name)
+            if name not in self.level.again and self._is_read(name) and not self._search(op)
         ]
         alone, made = len(pieces) == 1, list[list[str]]()
         # What a loop leaves is there before the rest begins.
@@ -125,6 +76,13 @@ class LoopWriter:
             made.append([self._left(op, at, piece, alone=alone) for op, at in left])
         for (op, at), lefts in zip(left, zip(*made, strict=True), strict=True):
             self._join(op, at, lefts)
+        for op in self.level.ops:
+            if (found := self._search(op)) is not None:
+                self._searches.join(op, found.block)
+
+    def _search(self, op: Op) -> Searching | None:
+        found = self.region.ops[op.results]
+        return found if isinstance(found, Searching) else None
 
     def _is_read(self, name: str) -> bool:
         """Whether anything else reads a result as a whole."""
@@ -137,6 +95,9 @@ class LoopWriter:
             self._operand(op, name, need, piece)
             for name, need in zip(op.operands, found.operands, strict=True)
         ]
+        if isinstance(found, Searching):
+            self._searches.add(op, operands[0], piece, self._inside(op, piece))
+            return
         results = [self._result(name, found, at, piece) for at, name in enumerate(op.results)]
         copy = self._local(op, found, piece).with_operands(operands)
         self.to.ops.append(self._inside(replace(copy, results=tuple(results)), piece))

@@ -1,0 +1,64 @@
+"""What loops are written with: the pieces that there are, and a writer of single ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autopar.ir.emitted import Emitted
+from autopar.ir.expr.expression import IntExpr
+from autopar.ir.program import Op, Value
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where the ops of a region stand: within a loop, or, of the smaller part, nowhere.
+
+    Attributes:
+        loop: The name of the loop; "" if there is none.
+        first: The first iteration.
+        trip: How many there are.
+        suffix: Of the names of what it has.
+    """
+
+    loop: str
+    first: int
+    trip: int
+    suffix: str
+
+
+class Writer:
+    """Adds ops and values to a function.
+
+    Attributes:
+        values: All values, the new ones too.
+        ops: The new ops, in order.
+    """
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.values = dict(values)
+        self.ops: list[Op] = []
+
+    def fresh(self, name: str) -> str:
+        """Returns a name that no value has."""
+        while name in self.values:
+            name += "_"
+        return name
+
+    def write(
+        self,
+        made: Emitted,
+        like: Op,
+        operand: str,
+        name: str,
+        shape: Sequence[IntExpr],
+        dtype: str = "",
+    ) -> str:
+        """Adds an op of one operand in the place of another op; returns the name of its result."""
+        old = self.values[operand]
+        role = old.role if old.role == "gradient" else "activation"
+        new = replace(old, name=name, shape=tuple(shape), role=role, dist=None, origin=None)
+        self.values.setdefault(name, replace(new, dtype=dtype or old.dtype))
+        op = made.with_operand(operand).instead_of(like, name)
+        self.ops.append(replace(op, dist=None, origin=None, plan=()))
+        return name
