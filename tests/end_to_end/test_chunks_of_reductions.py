@@ -258,6 +258,10 @@ class Changed(nn.Module):
         scores = self.first(x) @ self.second(y).T
         for change, dim in self.changes:
             scores = change(scores, dim)
+        # Else sums of gradients would be nothing but what is rounded.
+        scores = (
+            scores * torch.linspace(0.5, 1.5, len(x)) * torch.linspace(0.7, 1.3, len(x))[:, None]
+        )
         at = torch.arange(len(x))
         rows, columns = F.cross_entropy(scores, at), F.cross_entropy(scores.T, at)
         return {"rows": rows, "columns": columns, "both": (rows + columns) / 2}[self.sides]

@@ -257,12 +257,14 @@ class Level:
     """What is in one loop.
 
     Attributes:
+        number: How many levels there are below it.
         ops: Its ops, and those of lower levels that it computes again, in the program's order.
             What is made for higher levels alone is computed there.
         again: The results of the latter.
         reads: What it reads of lower levels, put together.
     """
 
+    number: int
     ops: Sequence[Op]
     again: frozenset[str]
     reads: frozenset[str]
@@ -301,7 +303,7 @@ def _level_of(
             again.update(made.results if levels[made.results] < level else ())
             waiting.append(made)
     ops = [op for op in region.main.ops if op.results in own]
-    return Level(ops, frozenset(again), frozenset(reads - again))
+    return Level(level, ops, frozenset(again), frozenset(reads - again))
 
 
 def levels_in(region: Region) -> list[Level]:

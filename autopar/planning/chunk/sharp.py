@@ -11,7 +11,7 @@ from autopar.ir.ops import rule_of
 from autopar.ir.ops.elementwise.pointwise import SHARP, SMOOTH
 from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.program import Op
-from autopar.planning.chunk.region import Key, Region, levels_of
+from autopar.planning.chunk.region import Key, Region, levels_in, levels_of
 
 _OUTSIDE = -1
 
@@ -19,6 +19,8 @@ _OUTSIDE = -1
 def sharp_in(region: Region) -> set[Key]:
     """Returns the ops of a region that look for extrema in what it computes again."""
     levels = levels_of(region)
+    # What is computed again is so on the highest level that needs it.
+    highest = {op.results: each.number for each in levels_in(region) for op in each.ops}
     if not any(levels.values()):
         return set()
     found, parts = set[Key](), set[str]()
@@ -27,7 +29,8 @@ def sharp_in(region: Region) -> set[Key]:
     for op in region.main.ops:
         level = levels.get(op.results, _OUTSIDE)
         known = [lowest[name] for name in op.operands if name in lowest]
-        if op.kind in SHARP and min(known, default=level) < level and _is_large(op, region):
+        is_late = any(each < highest.get(op.results, level) for each in known)
+        if is_late and op.kind in SHARP and _is_large(op, region):
             found.add(op.results)
         if level == _OUTSIDE and parts.isdisjoint(op.operands):
             continue
