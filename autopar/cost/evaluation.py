@@ -34,7 +34,7 @@ from autopar.ir.collectives import (
     receivers_of,
     runs_of_group,
 )
-from autopar.ir.expr.at_rank import args_at, value_at
+from autopar.ir.expr.at_rank import op_args_at, value_at
 from autopar.ir.expr.expression import AsPlanned
 from autopar.ir.memory.transfers import ENDED, STARTED, is_on_host
 from autopar.ir.mesh import ProcessMesh
@@ -276,8 +276,7 @@ class Evaluator:
         types = tuple(TensorType(each.global_shape, each.dtype) for each in around)
         if all(0 in kind.shape for kind in types[len(types) - len(op.results) :]):
             return NOTHING
-        # Of what iterations have, the first one tells.
-        args = args_at(op.args, {**dict.fromkeys(dict(op.loops), 0), **self.coords})
+        args = op_args_at(op, self.coords)
         kind = functional_kind(op.kind)
         rule = rule_of(replace(op, kind=kind, args=args), values)
         whole = OpDist(_ALONE)
@@ -294,7 +293,7 @@ class Evaluator:
         if self.model is None or not axes:
             return NOTHING
         reads_args = declaration.halo or declaration.apart
-        args = dict(args_at(op.args, self.coords)) if reads_args else {}
+        args = dict(op_args_at(op, self.coords)) if reads_args else {}
         moved = args, operand.known_shape, result.known_shape, result.itemsize
         if link_of(op) and receivers_of(op) == 1:
             declaration = replace(declaration, price=POINT_TO_POINT)

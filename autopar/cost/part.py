@@ -49,5 +49,5 @@ def part_seconds(
     names = [value.name for value in around]
     read, made = names[: len(op.operands)], names[len(op.operands) :]
     kind, args = rank_call(rule, dist, op.kind)
-    local = Op(kind, op.with_operands(read).with_args(args).args, tuple(made))
+    local = Op(kind, op.with_operands(read).with_args(args).args, tuple(made), loops=op.loops)
     return evaluator.cost(local, {value.name: value for value in around}).seconds

@@ -14,7 +14,7 @@ from autopar.cost.communicated import received_bytes
 from autopar.cost.flops import product_flops
 from autopar.ir.collectives import COMM, declared, is_collective
 from autopar.ir.dtypes import DTYPE_BYTES
-from autopar.ir.expr.at_rank import args_at, value_at
+from autopar.ir.expr.at_rank import op_args_at, value_at
 from autopar.ir.expr.expression import AsPlanned, evaluate
 from autopar.ir.ops import functional_kind, rule_of
 from autopar.ir.program import CALL, REPEAT, Op, Port, Program, Value, callee_of
@@ -113,7 +113,7 @@ class _Counts:
         key = (op.kind.removeprefix(COMM), str(op.arg("group", joined)))
         count, total = self.collectives.get(key, (0, 0))
         declaration = declared(op.kind, op.loc)
-        args = dict(args_at(op.args, self.coords)) if declaration.halo else {}
+        args = dict(op_args_at(op, self.coords)) if declaration.halo else {}
         results = (values[name] for name in op.results)
         size = sum(
             received_bytes(declaration, args, one.known_shape, one.itemsize) for one in results
@@ -123,7 +123,7 @@ class _Counts:
     def _add_flops(self, op: Op, values: Mapping[str, Value], times: int) -> None:
         if any(0 in values[name].shape for name in op.operands):
             return
-        args = args_at(op.args, self.coords)
+        args = op_args_at(op, self.coords)
         kind = functional_kind(op.kind)
         rule = rule_of(replace(op, kind=kind, args=args), values)
         self.flops += times * product_flops(kind, rule)

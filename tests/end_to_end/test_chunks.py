@@ -175,6 +175,14 @@ class Language(nn.Module):
         return cross_entropy()(self.head(self.tokens(ids)).flatten(0, 1), target.flatten())
 
 
+class Shifted(Language):
+    """Each place tells the next one; the last one has none."""
+
+    def forward(self, ids: Tensor, target: Tensor) -> Tensor:
+        scores = annotate.chunk(self.head(self.tokens(ids)), 1, 3)
+        return cross_entropy()(scores[:, :-1].flatten(0, 1), target[:, 1:].flatten())
+
+
 class Images(nn.Module):
     """Convolutions, whose images may be computed apart, and whose rows overlap."""
 
@@ -186,6 +194,24 @@ class Images(nn.Module):
         return F.mse_loss(self.down(torch.relu(self.up(x))), target)
 
 
+class Sums(nn.Module):
+    """Sums of all rows up to each."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(2)
+
+
+class Added(Images):
+    """Rows that are added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = nn.Sequential(Sums(), Sums())
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return super().forward(self.sums(x), target)
+
+
 Case = tuple[nn.Module, Sequence[int], Any]
 CASES: Mapping[str, Callable[[], Case]] = {
     "perceptron": lambda: (Perceptron(), (13, 8), {"up": 4}),
@@ -195,6 +221,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "language": lambda: (Language(tied=False), (2, 9), {"head": 4}),
     "tied language": lambda: (Language(tied=True), (2, 9), {"head": 4}),
     "images": lambda: (Images(), (5, 3, 6, 6), {"up": (0, 3)}),
+    "rows": lambda: (Images(), (1, 3, 13, 6), {"up": (2, 3)}),
 }
 
 
@@ -216,6 +243,52 @@ def test_a_part_of_a_model(name: str, mesh: str, tmp_path: Path) -> None:
     expected = trained(compiled(model, batch, "1"), batch, tmp_path / "whole")
     step = compiled(model, batch, mesh, chunks=chunks)
     assert trips(step)
+    check(trained(step, batch, tmp_path / "chunks"), expected)
+
+
+def test_targets_of_the_next_place_are_in_the_loop_of_scores(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Shifted(tied=False).double()
+    ids = torch.randint(0, CLASSES, (2, 11))
+    step = compiled(model, (ids, ids), "3x2")
+    assert [*trips(step).values()] == [2], "two times 4 places, and 3 of which 2 have a target"
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    for _ in range(STEPS):
+        loss = model(ids, ids)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    check(trained(step, (ids, ids), tmp_path / "chunks"), (losses, model.state_dict()))
+
+
+class Layers(nn.Module):
+    """Layers alike, of which all that is large is as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5)) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return F.mse_loss(x, target)
+
+
+def test_a_cut_that_others_follow_is_theirs_too(tmp_path: Path) -> None:
+    """Loops aren't in one another; and what has too few elements is no dimension to cut."""
+    torch.manual_seed(0)
+    model = Layers().double()
+    batch = torch.randn(3, 7, 8).double(), torch.randn(3, 7, 8).double()
+    step = compiled(model, batch, "1", chunks={"layers.*": 4})
+    assert set(trips(step).values()) == {3}, "7 places, but for the last one"
+    assert {len(op.loops) for op in step.serial.main.ops} == {0, 1}
+    assert "in 3 parts" in step.summary()
+    expected = trained(compiled(model, batch, "1"), batch, tmp_path / "whole")
     check(trained(step, batch, tmp_path / "chunks"), expected)
 
 
@@ -376,14 +449,17 @@ def test_chunks_of_the_last_stage(mesh: str, schedule: str, tmp_path: Path) -> N
     ("chunks", "message"),
     [
         ({"heads": 4}, "'heads' matches no module or value of the forward pass; did you mean head"),
-        ({"up": (2, 4)}, "it reads what is cut through windows, which overlap"),
+        (
+            {"sums.0": (2, 4)},
+            "'sums.0' can't be .* all of what is cut at once",
+        ),
         ({"up": (7, 4)}, "has no dimension of so many elements"),
         ({"up": (0, 1, 4)}, "is no dimension and number of parts; write"),
         ({"up": 0}, "chunks"),
     ],
 )
 def test_what_can_not_be_cut_is_refused(chunks: Any, message: str) -> None:
-    model = Head(cross_entropy()) if "heads" in chunks else Images()
+    model = Head(cross_entropy()) if "heads" in chunks else Added()
     x = torch.ones(4, 8) if "heads" in chunks else torch.ones(5, 3, 6, 6)
     target = torch.ones(4, dtype=torch.int64) if "heads" in chunks else x
     with pytest.raises(autopar.AutoparError, match=message):

@@ -49,6 +49,46 @@ class Images(nn.Module):
         return found
 
 
+class Rows(nn.Sequential):
+    """Convolutions in a row: padded, dilated, of every second row; a pooling."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__(
+            nn.Conv2d(3, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=2, dilation=2),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 1),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(width, 3, 3, padding=1),
+        )
+
+
+class UNet(nn.Module):
+    """Two levels, of which the wide one is there again behind the narrow one."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first, self.last = self._block(3, width), nn.Conv2d(width, 3, 1)
+        self.down, self.inner = nn.MaxPool2d(2), self._block(width, 2 * width)
+        self.up = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
+        self.outer = self._block(2 * width, width)
+
+    @staticmethod
+    def _block(channels: int, width: int) -> nn.Module:
+        first, second = (nn.Conv2d(each, width, 3, padding=1) for each in (channels, width))
+        return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.first(x)
+        narrow = self.inner(self.down(wide))
+        found: Tensor = self.last(self.outer(torch.cat([wide, self.up(narrow)], 1)))
+        return found
+
+
 class Head(nn.Module):
     """Scores of many classes."""
 
@@ -123,6 +163,8 @@ CASES = {
     "attention": Case(Scores, (1, 128, 8)),
     "perceptron": Case(Perceptron, (700, 8)),
     "convolution": Case(Images, (1, 3, 40, 40)),
+    "rows of convolutions": Case(Rows, (1, 3, 96, 40)),
+    "U-Net": Case(UNet, (1, 3, 96, 40)),
     "cross entropy": Case(Head, (128, 8), F.cross_entropy),
     "cross entropy of uneven rows": Case(Head, (131, 8), F.cross_entropy),
     "weighted, smoothed, ignoring": Case(Head, (128, 8), everything),
@@ -145,6 +187,8 @@ LARGE = {
     "attention": Case(lambda: Scores(128), (1, 8192, 128)),
     "perceptron": Case(lambda: Perceptron(256), (16_384, 256)),
     "convolution": Case(Images, (1, 3, 1024, 1024)),
+    "rows of convolutions": Case(Rows, (1, 3, 1024, 1024)),
+    "U-Net": Case(UNet, (1, 3, 1024, 1024)),
     "cross entropy": Case(large_head, (4096, 256), F.cross_entropy),
     "cross entropy of uneven rows": Case(large_head, (4097, 256), F.cross_entropy),
     "weighted, smoothed, ignoring": Case(large_head, (4096, 256), everything),

@@ -17,7 +17,7 @@ from autopar.ir.expr.expression import (
     sizes_of,
     substitute,
 )
-from autopar.ir.program import Arg, BoxDim, Function, Port, Program, Signature, Value
+from autopar.ir.program import Arg, BoxDim, Function, Op, Port, Program, Signature, Value
 
 
 def size_at(size: IntExpr, coords: Mapping[str, int]) -> IntExpr:
@@ -63,6 +63,11 @@ def args_at(
 ) -> tuple[tuple[str, Arg], ...]:
     """Returns the arguments of an op on the rank."""
     return tuple((name, arg_at(arg, coords)) for name, arg in args)
+
+
+def op_args_at(op: Op, coords: Mapping[str, int]) -> tuple[tuple[str, Arg], ...]:
+    """Returns the arguments of an op on the rank; in a loop, those of the first iteration."""
+    return args_at(op.args, {**dict.fromkeys(dict(op.loops), 0), **coords} if op.loops else coords)
 
 
 def port_at(port: Port, coords: Mapping[str, int]) -> Port:

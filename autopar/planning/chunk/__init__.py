@@ -24,9 +24,12 @@ from autopar.ir.ops import rule_of
 from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.program import MICROBATCH, STORED_ROLES, Function, Op, Program
+from autopar.ir.rules.rule import SAME
+from autopar.planning.chunk.halo import without_halo
+from autopar.planning.chunk.levels import levels_in
 from autopar.planning.chunk.order import in_order
-from autopar.planning.chunk.region import Key, Region, grown, levels_in, with_bodies
-from autopar.planning.chunk.sharp import sharp_in
+from autopar.planning.chunk.region import Key, Region, bytes_of, grown, with_bodies
+from autopar.planning.chunk.sharp import WHY, sharp_in
 from autopar.planning.chunk.split import Cut, is_splittable
 from autopar.planning.chunk.write import LoopWriter
 from autopar.planning.chunk.writer import Writer
@@ -36,6 +39,9 @@ _NEAR = 0.1
 
 _MORE = 3
 """How many more parts are tried where slices have only a part of a block."""
+
+_STRIDES = (2, 4, 8, 16)
+"""Blocks that are tried where rows are read in strides are multiples of these."""
 
 REPORTED = "chunk"
 """The category of report entries."""
@@ -53,13 +59,30 @@ def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = 
         AnnotationError: If a name matches nothing, or what it matches can't be cut so.
     """
     main = program.main
+    whole, loops = main.values, dict[tuple[int | None, int], set[str]]()
+
+    def cut(main: Function, wanted: Sequence[_Wanted]) -> Function:
+        """What follows from the cut of one may be what is large of another, cut in the same way."""
+        known = loops.setdefault((wanted[0].dim, wanted[0].parts), set())
+        known_as = {**main.values, **whole}
+        largest = max((each.value for each in wanted), key=lambda name: bytes_of(known_as[name]))
+        makers = main.producers()
+        if largest not in makers or not known.isdisjoint(dict(makers[largest].loops)):
+            return main
+        done = _cut(main, program, [one for one in wanted if one.value in makers], phases_apart)
+        known |= _loops_in(done) - _loops_in(main)
+        return done
+
     for wanted in _marked(main):
-        main = _cut(main, program, [wanted], phases_apart)
+        main = cut(main, [wanted])
     for pin in pins:
-        for name, values in _matching(main, pin):
-            sought = [_Wanted(name, each, pin.dim, pin.parts, pin.place) for each in values]
-            main = _cut(main, program, sought, phases_apart)
+        for name, found in _matching(main, pin):
+            main = cut(main, [_Wanted(name, each, pin.dim, pin.parts, pin.place) for each in found])
     return program if main is program.main else program.with_main(main)
+
+
+def _loops_in(main: Function) -> set[str]:
+    return {loop for op in main.ops for loop, _ in op.loops}
 
 
 def loops_reported(program: Program) -> tuple[ReportEntry, ...]:
@@ -174,9 +197,11 @@ def _cut(
         AnnotationError: If nothing is gained by any.
     """
     loop = _fresh(main, program, wanted[0].name)
-    regions = [
-        _grown(main, loop, each, cut, phases_apart) for each in wanted for cut in each.cuts(main)
-    ]
+    regions: list[Region] = []
+    for each in wanted:
+        for cut in each.cuts(main):
+            if not any(_has_grown(region, each.value, cut) for region in regions):
+                regions.append(_grown(main, loop, each, cut, phases_apart))
     values = main.values.keys() - _steady(main)
     found = [region for region in regions if region.gained(values) > 0]
     if not found:
@@ -186,12 +211,20 @@ def _cut(
             f"{wanted[0].place}: {wanted[0].name!r} can't be computed in {wanted[0].parts} parts:"
             f" {why}; name another value or dimension, or leave it out"
         )
+    enough = [each for each in found if each.cuts[each.seed].inner >= wanted[0].parts]
+    found = enough or found
     saved = [_saved(region, values) for region in found]
     least = max(saved) - _NEAR * abs(max(saved))
     best = [region for region, each in zip(found, saved, strict=True) if each >= least]
     # Processes share what is in front of what is cut; alone, one has its rows side by side.
     shared = program.mesh is not None and program.mesh.size > 1
     return _written(max(best, key=_in_front) if shared else min(best, key=_in_front))
+
+
+def _has_grown(region: Region, value: str, cut: Cut) -> bool:
+    """Whether a region grows from a value, too: it is in it, and as large."""
+    sizes = (bytes_of(region.main.values[name]) for name in (region.seed, value))
+    return region.cuts.get(value) == cut and len({*sizes}) == 1
 
 
 def _in_front(region: Region) -> int:
@@ -209,28 +242,47 @@ def _saved(region: Region, values: Collection[str]) -> float:
 
 
 def _grown(main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool) -> Region:
-    """Returns the region of a value, cut into a few more parts where slices want it so."""
+    """Returns the region of a value, cut into a few more or fewer parts where that is wanted."""
     first = _grown_with_bodies(main, loop, wanted, cut, phases_apart)
-    for more in range(1, 1 + _MORE if first.is_misaligned else 1):
-        other = cut._replace(block=-(-cut.inner // (cut.parts + more)))
+    for block in _blocks(cut) if first.is_misaligned else ():
+        other = cut._replace(block=block)
         region = _grown_with_bodies(main, loop, wanted, other, phases_apart)
         if not region.is_misaligned:
             return region
     return first
 
 
+def _blocks(cut: Cut) -> list[int]:
+    """Returns other blocks: of a few more parts, or whole strides; those that are nearest first."""
+    more = [-(-cut.inner // (cut.parts + more)) for more in range(1, 1 + _MORE)]
+    for stride in _STRIDES:
+        down = cut.block // stride * stride
+        more += [down, down + stride]
+    others = dict.fromkeys(block for block in more if 0 < block < cut.inner)
+    return sorted(others.keys() - {cut.block}, key=lambda each: _parts_off(cut, each))
+
+
+def _parts_off(cut: Cut, block: int) -> tuple[int, int]:
+    """Returns how many more or fewer parts there are with another block, more of them first."""
+    more = cut._replace(block=block).parts - cut.parts
+    return abs(more), -more
+
+
 def _grown_with_bodies(
     main: Function, loop: str, wanted: _Wanted, cut: Cut, phases_apart: bool
 ) -> Region:
     """Returns the region of a value; ops are replaced by their bodies where that lets it grow."""
-    barred = frozenset[Key]()
+    banned: dict[Key, str] = {}
     while True:
-        region = grown(main, loop, wanted.value, cut, phases_apart=phases_apart, barred=barred)
+        seed = wanted.value
+        region = grown(main, loop, seed, cut, phases_apart=phases_apart, banned=banned)
         ops = [op for op in main.ops if _needs_body(op, region)]
         if ops:
             main = with_bodies(main, ops)
+        elif why := without_halo(region):
+            banned[why.key] = str(why)
         elif sharp := sharp_in(region):
-            barred |= sharp
+            banned |= dict.fromkeys(sharp, WHY)
         else:
             return region
 
@@ -246,8 +298,9 @@ def _needs_body(op: Op, region: Region) -> bool:
     if rule is None or not rule.bodies:
         return False
     if op.results in region.ops:
-        sums = any(not isinstance(part, Cut) for part in region.ops[op.results].results)
-        return len(op.results) > 1 and sums
+        parts = region.ops[op.results].results
+        reduced = any(not isinstance(part, Cut) and part != SAME for part in parts)
+        return len(op.results) > 1 and reduced
     body = rule.bodies[0].rule
     for at, name in enumerate((*op.operands, *op.results)):
         cut = region.cuts.get(name)
@@ -280,7 +333,7 @@ def _written(region: Region) -> Function:
 def _fresh(main: Function, program: Program, name: str) -> str:
     """Returns the name of a new loop."""
     base = re.sub(r"\W", "_", name)
-    taken = {loop for op in main.ops for loop, _ in op.loops}
+    taken = _loops_in(main)
     taken |= set(program.mesh.dim_names) if program.mesh else set()
     loop, count = base, 1
     while any(each == loop or each.startswith(f"{loop}_") for each in taken) or loop[0].isdigit():

@@ -14,11 +14,7 @@ from autopar.ir import emitted
 from autopar.ir.dims import block_size
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, Value
-from autopar.planning.chunk.split import Cut, Cutting, Inadmissible
-
-
-class Misaligned(Inadmissible):
-    """Iterations have blocks of what is whole that a slice has only a part of."""
+from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, Misaligned
 
 
 @dataclass(frozen=True)
@@ -30,6 +26,13 @@ class Narrowing(Cutting):
     """
 
     dim: int
+
+    @property
+    def inner(self) -> int:
+        """How many elements there are of the result, of which iterations compute parts."""
+        (part,) = self.results
+        assert isinstance(part, Cut)
+        return part.inner
 
     def local(self, op: Op, *, is_rest: bool) -> Op:
         """Returns the op of a part.
@@ -79,7 +82,7 @@ def narrowing_of(op: Op, values: Mapping[str, Value], cut: Cut, operand: int) ->
         raise Inadmissible("it is a slice of what is cut")
     _check(*cuts)
     factor = next(iter((rule.results if operand < 0 else rule.operands)[0][dim]))
-    return Narrowing(rule, factor, (), (cuts[0],), (cuts[1],), dim)
+    return Narrowing(rule, factor, 1, cut.block, (), (cuts[0],), (cuts[1],), dim)
 
 
 def _check(before: Cut, after: Cut) -> None:

@@ -3,10 +3,6 @@
 A region grows from the value, both ways, through the factors of the ops' rules, as long as values
 are about as large: what is much smaller costs little to be put together. It ends where the rule of
 an op doesn't allow the cut, or what is cut is summed.
-
-What leaves a region may come back, as the loss does to the gradients of what it was computed of. So
-a region has *levels*: an op is one level above what it reads of a region as a whole. Each level is
-a loop. What an op reads, in parts, of a lower level is computed again if it is large.
 """
 
 from __future__ import annotations
@@ -14,16 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.loops import ENTERS, LEAVES
 from autopar.ir.program import Function, Op, Value
-from autopar.planning.chunk.narrow import Misaligned, narrowing_of
+from autopar.ir.rules.rule import SAME
+from autopar.planning.chunk.narrow import narrowing_of
 from autopar.planning.chunk.searching import searching_of
-from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, cutting_of
+from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, Misaligned, cutting_of
 
 Key = tuple[str, ...]
 """Names an op: its results."""
+
+NOTHING: Mapping[Key, str] = MappingProxyType({})
+"""No ops."""
 
 
 @dataclass
@@ -35,10 +37,10 @@ class Region:
         loop: The name of the loop.
         seed: The value from which the region grows.
         phases_apart: Whether what is computed in one phase waits for no other one.
-        barred: Ops that iterations must not share, though their rules allow it.
         ops: How iterations share its ops.
         cuts: How they share values.
         refused: Why ops that read or make what is cut are in no iteration.
+        banned: What is known of that from before.
         is_misaligned: Whether one of these would be in another number of parts.
     """
 
@@ -46,14 +48,11 @@ class Region:
     loop: str
     seed: str
     phases_apart: bool = False
-    barred: frozenset[Key] = frozenset()
     ops: dict[Key, Cutting] = field(default_factory=dict)
     cuts: dict[str, Cut] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
+    banned: Mapping[Key, str] = field(default_factory=dict)
     is_misaligned: bool = False
-
-    def __post_init__(self) -> None:
-        self._readers = self.main.consumers()
 
     def gained(self, values: Collection[str]) -> int:
         """Returns the bytes of values that are never there as a whole, less those that still are.
@@ -65,14 +64,8 @@ class Region:
         for name in (name for key in self.ops for name in key):
             if name in values and name in self.cuts and self.is_large(name):
                 size = self.bytes_of(name)
-                gained += -size if self.is_read(name) else size
+                gained += -size if self.is_left(name, ()) else size
         return gained
-
-    def is_read(self, name: str) -> bool:
-        """Whether anything else than iterations reads a value, as a whole."""
-        if name in self.main.outputs:
-            return True
-        return not all(self.reads_part(op, name) for op in self._readers[name])
 
     def reads_part(self, op: Op, name: str) -> bool:
         """Whether an op reads a value in the parts that iterations make."""
@@ -82,13 +75,29 @@ class Region:
         needs = zip(op.operands, found.operands, strict=True)
         return all(need == cut for each, need in needs if each == name)
 
+    def is_left(self, name: str, wanted: Collection[str]) -> bool:
+        """Whether anything reads a result as a whole.
+
+        Args:
+            name: The result.
+            wanted: What other levels read, put together.
+        """
+        if name in self.main.outputs or name in wanted:
+            return True
+        return not all(self.reads_part(op, name) for op in self.readers[name])
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[Op]]:
+        """The ops that read each value."""
+        return self.main.consumers()
+
     def bytes_of(self, name: str) -> int:
         """Returns the bytes of a value."""
-        return _bytes(self.main.values[name])
+        return bytes_of(self.main.values[name])
 
     def is_large(self, name: str) -> bool:
-        """Whether a value is about as large as the one that is cut, or larger."""
-        return 2 * _count(self.main.values[name]) > _count(self.main.values[self.seed])
+        """Whether a value is at least half as large as the one that is cut."""
+        return 2 * _count(self.main.values[name]) >= _count(self.main.values[self.seed])
 
 
 def _count(value: Value) -> int:
@@ -96,7 +105,8 @@ def _count(value: Value) -> int:
     return math.prod(sizes) if len(sizes) == len(value.shape) else 0
 
 
-def _bytes(value: Value) -> int:
+def bytes_of(value: Value) -> int:
+    """Returns the bytes of a value; 0 if its sizes are open."""
     return _count(value) * value.itemsize
 
 
@@ -107,7 +117,7 @@ def grown(
     cut: Cut,
     *,
     phases_apart: bool = False,
-    barred: frozenset[Key] = frozenset(),
+    banned: Mapping[Key, str] = NOTHING,
 ) -> Region:
     """Returns the region of a value that is cut.
 
@@ -117,9 +127,9 @@ def grown(
         seed: The value.
         cut: How it is cut.
         phases_apart: Whether what is computed in one phase waits for no other one.
-        barred: Ops that iterations must not share.
+        banned: Ops that are in no iteration, and why.
     """
-    region = Region(main, loop, seed, phases_apart, barred, cuts={seed: cut})
+    region = Region(main, loop, seed, phases_apart, cuts={seed: cut}, banned=banned)
     _Growth(region).grow()
     return region
 
@@ -163,8 +173,8 @@ class _Growth:
         if op.kind in (*ENTERS, *LEAVES):
             return
         try:
-            if op.results in region.barred:
-                raise Inadmissible("it looks for an extremum in what is computed again")
+            if op.results in region.banned:
+                raise Inadmissible(region.banned[op.results])
             found = self._cutting(op, cut, operand, result)
             self._check(op, found)
         except Inadmissible as why:
@@ -200,6 +210,12 @@ class _Growth:
         for name, part in zip(op.results, found.results, strict=True):
             if name in self._region.cuts and self._region.cuts[name] != part:
                 raise Inadmissible("another part of it is needed")
+            if part == SAME and (self._readers[name] or name in self._main.outputs):
+                raise Inadmissible(f"each part would compute all of %{name}")
+        seed = self._region.cuts[self._region.seed]
+        for cut in (*found.operands, *found.results):
+            if isinstance(cut, Cut) and (cut.full, cut.rest > 0) != (seed.full, seed.rest > 0):
+                raise Misaligned("it has another number of parts")
 
     def _between(self) -> Iterator[str]:
         """Adds ops between ops of the region; yields the large values around them."""
@@ -221,101 +237,6 @@ class _Growth:
         for at, name in enumerate(operands):
             if name in self._made and name in self._region.cuts:
                 yield from self._add(op, self._region.cuts[name], operand=at)
-
-
-def levels_of(region: Region) -> dict[Key, int]:
-    """Returns the level of each op of a region, see above."""
-    levels: dict[Key, int] = {}
-    outside: dict[str, int] = {}
-    makers = region.main.producers()
-    deepest = 0
-    for op in region.main.ops:
-        needs: Sequence[Cut | None] = [None] * len(op.operands)
-        if op.results in region.ops:
-            needs = region.ops[op.results].operands
-        level = 0
-        for name, need in zip(op.operands, needs, strict=True):
-            made = makers.get(name)
-            if made is None or made.results not in levels:
-                level = max(level, outside.get(name, 0))
-            else:
-                is_same = need is not None and region.cuts.get(name) == need
-                level = max(level, levels[made.results] + (not is_same))
-        if op.results in region.ops:
-            if region.phases_apart and op.phase != "forward":
-                level = max(level, 1 + deepest)
-            elif op.phase == "forward":
-                deepest = max(deepest, level)
-            levels[op.results] = level
-        else:
-            outside.update(dict.fromkeys(op.results, level))
-    return levels
-
-
-@dataclass(frozen=True)
-class Level:
-    """What is in one loop.
-
-    Attributes:
-        number: How many levels there are below it.
-        ops: Its ops, and those of lower levels that it computes again, in the program's order.
-            What is made for higher levels alone is computed there.
-        again: The results of the latter.
-        reads: What it reads of lower levels, put together.
-    """
-
-    number: int
-    ops: Sequence[Op]
-    again: frozenset[str]
-    reads: frozenset[str]
-
-
-def _level_of(
-    region: Region, levels: Mapping[Key, int], level: int, wanted: Collection[str]
-) -> Level:
-    """Returns a level of a region.
-
-    Args:
-        region: The region.
-        levels: Those of its ops.
-        level: Which one.
-        wanted: What higher levels read, put together.
-    """
-    makers = region.main.producers()
-    waiting = [
-        op
-        for op in region.main.ops
-        if levels.get(op.results) == level
-        and any(name in wanted or region.is_read(name) for name in op.results)
-    ]
-    own, again, reads = {op.results for op in waiting}, set[str](), set[str]()
-    while waiting:
-        op = waiting.pop()
-        for name, need in zip(op.operands, region.ops[op.results].operands, strict=True):
-            made = makers.get(name)
-            if made is None or made.results not in levels or made.results in own:
-                continue
-            is_same = need is not None and region.cuts.get(name) == need
-            if levels[made.results] < level and not (is_same and region.is_large(name)):
-                reads.add(name)
-                continue
-            own.add(made.results)
-            again.update(made.results if levels[made.results] < level else ())
-            waiting.append(made)
-    ops = [op for op in region.main.ops if op.results in own]
-    return Level(level, ops, frozenset(again), frozenset(reads - again))
-
-
-def levels_in(region: Region) -> list[Level]:
-    """Returns the levels of a region, lower ones first."""
-    levels = levels_of(region)
-    found: list[Level] = []
-    wanted: set[str] = set()
-    for each in sorted(set(levels.values()), reverse=True):
-        level = _level_of(region, levels, each, wanted)
-        wanted.update(level.reads)
-        found.append(level)
-    return [level for level in reversed(found) if level.ops]
 
 
 def with_bodies(main: Function, ops: Sequence[Op]) -> Function:

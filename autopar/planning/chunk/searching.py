@@ -21,8 +21,9 @@ from autopar.ir.ops import rule_of
 from autopar.ir.ops.loops import STACK
 from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.program import Arg, Op, Ref, Value
+from autopar.planning.chunk.local import Piece
 from autopar.planning.chunk.split import Cut, Cutting
-from autopar.planning.chunk.writer import Piece, Writer
+from autopar.planning.chunk.writer import Writer
 
 _FOUND = "found"
 """In the place of a cut: what is found among all parts."""
@@ -30,13 +31,7 @@ _FOUND = "found"
 
 @dataclass(frozen=True)
 class Searching(Cutting):
-    """A search along what iterations share.
-
-    Attributes:
-        block: How many elements an iteration has.
-    """
-
-    block: int
+    """A search along what iterations share."""
 
 
 def searching_of(op: Op, values: Mapping[str, Value], cut: Cut, operand: int) -> Searching | None:
@@ -56,7 +51,7 @@ def searching_of(op: Op, values: Mapping[str, Value], cut: Cut, operand: int) ->
     if dim % len(dims) != cut.dim:
         return None
     results = (_FOUND,) * len(op.results)
-    return Searching(rule, dims[cut.dim][0], (), (cut,), results, cut.block)
+    return Searching(rule, dims[cut.dim][0], 1, cut.block, (), (cut,), results)
 
 
 class Searches:

@@ -11,7 +11,11 @@ from autopar.ir.ops import rule_of
 from autopar.ir.ops.elementwise.pointwise import SHARP, SMOOTH
 from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.program import Op
-from autopar.planning.chunk.region import Key, Region, levels_in, levels_of
+from autopar.planning.chunk.levels import levels_in, levels_of
+from autopar.planning.chunk.region import Key, Region
+
+WHY = "it looks for an extremum in what is computed again"
+"""Why they aren't."""
 
 _OUTSIDE = -1
 

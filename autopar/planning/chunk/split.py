@@ -19,7 +19,8 @@ from autopar.ir.dims import DimLayout, SubDim, block_size
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, OpDist, Value
-from autopar.ir.rules.rule import SAME, Dims, Rule
+from autopar.ir.rules.rule import Dims, Rule
+from autopar.ir.rules.window import Window
 
 
 class Cut(NamedTuple):
@@ -54,7 +55,8 @@ class Cut(NamedTuple):
 
 
 Part = Cut | str
-"""What an iteration leaves of a result: a part of it, or the monoid by which all are reduced."""
+"""What an iteration leaves of a result: a part of it, the monoid by which all are reduced, or
+`SAME` if each makes all of it."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,26 @@ class Cutting:
     Attributes:
         rule: Its rule.
         factor: The factor that is split.
-        layout: How that is split, over an axis of the name of the loop.
+        outer: How often there is what is split of it, side by side.
+        block: How much of it an iteration has.
+        layout: How it is split over an axis of the name of the loop, as over processes; empty if
+            these would have other blocks.
         operands: What an iteration needs of each operand.
         results: What it leaves of each result.
     """
 
     rule: Rule
     factor: str
+    outer: int
+    block: int
     layout: DimLayout
     operands: tuple[Cut | None, ...]
     results: tuple[Part, ...]
+
+    @property
+    def inner(self) -> int:
+        """How many elements of the factor are split."""
+        return _number(self.rule, self.factor) // self.outer
 
     def dist(self, axis: str, parts: int) -> OpDist:
         """Returns the op's choice on a mesh of the iterations."""
@@ -83,6 +95,10 @@ class Cutting:
 
 class Inadmissible(Exception):
     """Why an op can't be split so over iterations."""
+
+
+class Misaligned(Inadmissible):
+    """Parts of another size would do."""
 
 
 def cutting_of(
@@ -105,46 +121,64 @@ def cutting_of(
     if rule is None:
         raise Inadmissible("it has no rule")
     dims = rule.operands[operand] if operand >= 0 else rule.results[result]
-    factor, outer, block = _factor_at(rule, dims, cut)
-    _check(rule, factor)
-    layout = _layout(_number(rule, factor) // outer, outer, block, cut.parts, axis)
-    if len(layout) > 1 and factor in rule.flat:
-        raise Inadmissible("parts would be no blocks")
+    factor, outer, block = _shared(rule, dims, cut)
+    _check(rule, factor, outer)
+    layout = _layout(_number(rule, factor) // outer, outer, block, axis)
+    if not layout or (len(layout) > 1 and factor in rule.flat):
+        if outer > 1:
+            raise Inadmissible("parts would be no blocks")
+        layout = ()
     given = [_cut_of(rule, each, factor, outer, block) for each in rule.operands]
     made: list[Part] = []
     for at, each in enumerate(rule.results):
-        left = _cut_of(rule, each, factor, outer, block) or rule.reduce[factor, at]
-        if left == SAME:
+        left = _cut_of(rule, each, factor, outer, block) or rule.reduce.get((factor, at))
+        if left is None:
             raise Inadmissible(f"result {at} is no reduction over what is cut")
         made.append(left)
-    return Cutting(rule, factor, layout, tuple(given), tuple(made))
+    return Cutting(rule, factor, outer, block, layout, tuple(given), tuple(made))
 
 
 def is_splittable(rule: Rule, dims: Dims, cut: Cut) -> bool:
     """Returns whether a rule lets iterations share a tensor of these dimensions."""
     try:
-        factor, _, _ = _factor_at(rule, dims, cut)
-        _check(rule, factor)
+        factor, outer, _ = _shared(rule, dims, cut)
+        _check(rule, factor, outer)
+    except Misaligned:
+        return True
     except Inadmissible:
         return False
     return True
 
 
-def _layout(inner: int, outer: int, block: int, parts: int, axis: str) -> DimLayout:
+def _layout(inner: int, outer: int, block: int, axis: str) -> DimLayout:
     """Returns how a factor is split over the iterations, each of which has a block of it."""
+    parts = math.ceil(inner / block)
     unit = 1 if block_size(inner, parts) == block else math.gcd(inner, block)
+    if block_size(inner // unit, parts) * unit != block:
+        return ()
     subs = SubDim(outer), SubDim(inner // unit, (axis,)), SubDim(unit)
     return tuple(sub for sub in subs if sub.axes or sub.size != 1)
 
 
-def _check(rule: Rule, factor: str) -> None:
+def windows_of(rule: Rule, factor: str) -> dict[str, Window]:
+    """Returns the factors that are read through windows of a factor, with these."""
+    return {name: window for name, window in rule.windows.items() if window.of == factor}
+
+
+def _check(rule: Rule, factor: str, outer: int) -> None:
     """Refuses factors that iterations can't share."""
     if factor not in rule.splittable:
         raise Inadmissible("it needs all of what is cut at once")
-    if any(factor in (name, window.of) for name, window in rule.windows.items()):
-        raise Inadmissible("it reads what is cut through windows, which overlap")
     if factor in rule.once:
         raise Inadmissible("it would add an operand once for each part")
+    for window in windows_of(rule, factor).values():
+        is_ahead = window.stride > 0 and isinstance(window.start, int)
+        if outer > 1 or not is_ahead or window.fill in _CONTINUED:
+            raise Inadmissible("it reads what is cut through windows that aren't side by side")
+
+
+_CONTINUED = ("none", "wrap", "reflect")
+"""What windows read beyond a border isn't near it, or they end there."""
 
 
 def _number(rule: Rule, factor: str) -> int:
@@ -159,8 +193,22 @@ def _names(rule: Rule, dim: tuple[str, ...]) -> list[str]:
     return [name for name in dim if rule.sizes[name] != 1]
 
 
+def _shared(rule: Rule, dims: Dims, cut: Cut) -> tuple[str, int, int]:
+    """Returns which factor iterations share if a tensor is cut, and its own `outer` and `block`.
+
+    That is the one of which the tensor is read in windows, if it is.
+    """
+    factor, outer, block = _factor_at(rule, dims, cut)
+    window = rule.windows.get(factor)
+    if window is None:
+        return factor, outer, block
+    if block % window.stride:
+        raise Misaligned(f"parts would be no blocks of {window.stride}, from window to window")
+    return window.of, outer, block // abs(window.stride)
+
+
 def _factor_at(rule: Rule, dims: Dims, cut: Cut) -> tuple[str, int, int]:
-    """Returns which factor a cut splits, and its own `outer` and `block`."""
+    """Returns which factor of a tensor a cut splits, and its own `outer` and `block`."""
     outer, names = cut.outer, _names(rule, dims[cut.dim])
     while names and outer > 1 and outer % _number(rule, names[0]) == 0:
         outer //= _number(rule, names.pop(0))
@@ -168,20 +216,42 @@ def _factor_at(rule: Rule, dims: Dims, cut: Cut) -> tuple[str, int, int]:
         raise Inadmissible("it has nothing of what is cut")
     minor = math.prod(_number(rule, name) for name in names[1:])
     if _number(rule, names[0]) % outer or cut.block % minor:
-        raise Inadmissible("parts would be no blocks of it")
+        kind = Misaligned if rule.windows else Inadmissible
+        raise kind("parts would be no blocks of it")
     return names[0], outer, cut.block // minor
 
 
 def _cut_of(rule: Rule, dims: Dims, factor: str, outer: int, block: int) -> Cut | None:
     """Returns how a tensor is cut if a factor is; None if it is whole."""
-    found = [at for at, dim in enumerate(dims) if factor in _names(rule, dim)]
+    shared = {factor, *windows_of(rule, factor)}
+    found = [at for at, dim in enumerate(dims) if not shared.isdisjoint(_names(rule, dim))]
     if not found:
         return None
     names = _names(rule, dims[found[0]])
-    if len(found) > 1 or names.count(factor) > 1:
+    own = [name for name in names if name in shared]
+    if len(found) > 1 or len(own) > 1:
         raise Inadmissible("it has what is cut in two dimensions of one tensor")
-    at = names.index(factor)
+    at, window = names.index(own[0]), rule.windows.get(own[0])
     before = math.prod(_number(rule, name) for name in names[:at])
     minor = math.prod(_number(rule, name) for name in names[at + 1 :])
-    inner = _number(rule, factor) // outer
+    inner = _number(rule, own[0]) // outer
+    block *= window.stride if window else 1
     return Cut(found[0], before * outer, inner * minor, block * minor)
+
+
+def read_of(rule: Rule, dims: Dims, factor: str) -> tuple[Window | None, int]:
+    """Returns how a tensor that has a factor has it: through which window, and how many minor.
+
+    Args:
+        rule: The rule.
+        dims: The dimensions of the tensor.
+        factor: The factor.
+    """
+    shared = {factor, *windows_of(rule, factor)}
+    for dim in dims:
+        names = _names(rule, dim)
+        for at, name in enumerate(names):
+            if name in shared:
+                minor = math.prod(_number(rule, each) for each in names[at + 1 :])
+                return rule.windows.get(name), minor
+    raise AssertionError(f"no dimension has the factor {factor}")

@@ -6,7 +6,7 @@ iteration: its ops are there once more, behind the loop, with sizes of their own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autopar.base.errors import AnnotationError
@@ -14,18 +14,20 @@ from autopar.ir import emitted
 from autopar.ir.dims import SubDim
 from autopar.ir.dtypes import HALVES
 from autopar.ir.emitted import Emitted
-from autopar.ir.expr.expression import Coord, Expr, axes_of, evaluate, substitute
 from autopar.ir.layout import Layout
 from autopar.ir.memory.accumulating import OVER, in_place
 from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.ops.loops import CAT, REDUCE, TAKE
-from autopar.ir.program import Arg, Op, OpDist, Value
-from autopar.ir.rules.distribution import rank_call
+from autopar.ir.program import Op, Value
+from autopar.planning.chunk.halo import Held, Read, pieces_of
+from autopar.planning.chunk.levels import Level
+from autopar.planning.chunk.local import Call, Piece, block_call, local_dist, moved_call
 from autopar.planning.chunk.narrow import Narrowing
-from autopar.planning.chunk.region import Level, Region
+from autopar.planning.chunk.reach import Reach
+from autopar.planning.chunk.region import Region
 from autopar.planning.chunk.searching import Searches, Searching
 from autopar.planning.chunk.split import Cut, Cutting
-from autopar.planning.chunk.writer import Piece, Writer
+from autopar.planning.chunk.writer import Writer
 
 
 @dataclass
@@ -46,7 +48,8 @@ class LoopWriter:
     wanted: frozenset[str]
     to: Writer
     _names: dict[tuple[str, str], str] = field(default_factory=dict)
-    _taken: dict[tuple[str, Cut, str], str] = field(default_factory=dict)
+    _taken: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _held: dict[str, Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._searches = Searches(self.to)
@@ -58,19 +61,19 @@ class LoopWriter:
 
     def write(self) -> None:
         """Adds the level's loop, and the smaller part."""
-        full, parts = self.cut.full, self.cut.parts
-        pieces = [Piece(self.loop if full > 1 else "", 0, full, "part")]
-        if parts > full:
-            pieces.append(Piece("", full, 1, "rest"))
+        pieces = pieces_of(self.region, self.loop)
         left = [
             (op, at)
             for op in self.level.ops
             for at, name in enumerate(op.results)
-            if name not in self.level.again and self._is_read(name) and not self._search(op)
+            if name not in self.level.again
+            and self.region.is_left(name, self.wanted)
+            and not self._search(op)
         ]
         alone, made = len(pieces) == 1, list[list[str]]()
         # What a loop leaves is there before the rest begins.
         for piece in pieces:
+            self._held[piece.suffix] = Held(self.region, self.level, self.wanted, piece)
             for op in self.level.ops:
                 self._copy(op, piece)
             made.append([self._left(op, at, piece, alone=alone) for op, at in left])
@@ -84,16 +87,12 @@ class LoopWriter:
         found = self.region.ops[op.results]
         return found if isinstance(found, Searching) else None
 
-    def _is_read(self, name: str) -> bool:
-        """Whether anything else reads a result as a whole."""
-        return name in self.wanted or self.region.is_read(name)
-
     def _copy(self, op: Op, piece: Piece) -> None:
         """Adds an op as an iteration has it."""
         found = self.region.ops[op.results]
         operands = [
-            self._operand(op, name, need, piece)
-            for name, need in zip(op.operands, found.operands, strict=True)
+            name if need is None else self._operand(op, at, need, piece)
+            for at, (name, need) in enumerate(zip(op.operands, found.operands, strict=True))
         ]
         if isinstance(found, Searching):
             self._searches.add(op, operands[0], piece, self._inside(op, piece))
@@ -117,27 +116,61 @@ class LoopWriter:
     def _local(self, op: Op, found: Cutting, piece: Piece) -> Op:
         """Returns an op with the arguments and the choice that it has for a part."""
         if isinstance(found, Narrowing):
-            local_op = found.local(op, is_rest=piece.suffix == "rest")
+            local_op = found.local(op, is_rest=piece.is_rest)
             return replace(local_op, phase=self._phase(op), dist=None)
-        axis = self.region.loop
-        kind, args = rank_call(found.rule, found.dist(axis, self.cut.parts), op.kind)
-        local = {name: _at(arg, axis, piece) for name, arg in args.items()}
-        local_op = replace(op.with_args(local), kind=kind, phase=self._phase(op))
+        held, axis = self._held[piece.suffix], self.region.loop
+        reach = held.ops[op.results]
+        if held.is_block(op) and found.layout:
+            call: Call | None = block_call(found, op.kind, axis, self.cut.parts, piece)
+        else:
+            call = moved_call(found, op.kind, reach, piece)
+        assert call is not None
+        kind, args = call
+        local_op = replace(op.with_args(args), kind=kind, phase=self._phase(op))
         if len(op.results) == 1 and written_arguments(kind):
             local_op = replace(local_op, plan=(*local_op.plan, (OVER, "operand")))
-        return replace(local_op, dist=_dist(op, found, piece, self.cut))
+        return replace(local_op, dist=local_dist(op, found, reach.length))
 
-    def _operand(self, op: Op, name: str, need: Cut | None, piece: Piece) -> str:
+    def _operand(self, op: Op, at: int, need: Cut, piece: Piece) -> str:
         """Returns the name of what an iteration needs of an operand, taken now if need be."""
-        if need is None:
-            return name
-        is_own = self.region.cuts.get(name) == need
-        if is_own and (name, piece.suffix) in self._names:
-            return self._names[name, piece.suffix]
-        key = (name, need, piece.suffix)
+        name, held = op.operands[at], self._held[piece.suffix]
+        read = held.read(op, at)
+        is_own = self.region.cuts.get(name) == need and (name, piece.suffix) in self._names
+        have = held.values[name] if is_own else held.own(need)
+        if read.reach.is_same(have, piece.iterations):
+            if is_own:
+                return self._names[name, piece.suffix]
+            key: tuple[object, ...] = (name, need, piece.suffix)
+            if key not in self._taken:
+                self._taken[key] = self._take(op, name, need, piece)
+            return self._taken[key]
+        key = (name, need.dim, read, piece.suffix)
         if key not in self._taken:
-            self._taken[key] = self._take(op, name, need, piece)
+            start = self._names[name, piece.suffix] if is_own else name
+            self._taken[key] = self._window(op, start, need, read, piece, have if is_own else None)
         return self._taken[key]
+
+    def _window(
+        self, op: Op, name: str, cut: Cut, read: Read, piece: Piece, since: Reach | None
+    ) -> str:
+        """Adds what takes the elements that a window reads of what an iteration has, or of all.
+
+        Args:
+            op: The op that reads them.
+            name: What they are taken of.
+            cut: How iterations share it.
+            read: Which elements.
+            piece: The piece.
+            since: What an iteration has; None of all.
+        """
+        to, value = self.to, self.to.values[name]
+        inside = self._inside(replace(op, phase=self._phase(op)), piece)
+        low, length = piece.begin(read.reach, since), read.reach.length
+        shape = _with(value, cut.dim, length)
+        new = to.fresh(f"{name}.window")
+        made = emitted.window(cut.dim, low, low + length, read.fill)
+        self._pin(to.write(made, inside, name, new, shape), value, cut)
+        return new
 
     def _take(self, op: Op, name: str, cut: Cut, piece: Piece) -> str:
         """Adds what takes a part of a value."""
@@ -147,7 +180,7 @@ class LoopWriter:
         wide = _with(value, cut.dim, *_sides(cut, cut.inner))
         if cut.outer > 1:
             start = to.write(emitted.view(wide), like, start, to.fresh(f"{name}.sides"), wide)
-        size = cut.block if piece.trip > 1 or piece.first < cut.full else cut.rest
+        size = cut.rest if piece.is_rest else cut.block
         low, high = piece.first * cut.block, piece.first * cut.block + piece.trip * size
         part = to.fresh(f"{name}.{piece.suffix}")
         if (low, high) != (0, cut.inner):
@@ -169,11 +202,12 @@ class LoopWriter:
     def _result(self, name: str, found: Cutting, at: int, piece: Piece) -> str:
         """Returns the name of what an iteration leaves of a result."""
         value, part = self.region.main.values[name], found.results[at]
-        plain = piece.suffix == "part" and not self._is_read(name) and name not in self.level.again
+        is_left = self.region.is_left(name, self.wanted)
+        plain = piece.suffix == "part" and not is_left and name not in self.level.again
         new = name if plain else self.to.fresh(f"{name}.{piece.suffix}")
         shape = value.shape
         if isinstance(part, Cut):
-            size = part.block if piece.suffix == "part" else part.rest
+            size = self._held[piece.suffix].values[name].length
             shape = _with(value, part.dim, part.outer * size)
             self._names[name, piece.suffix] = new
         self.to.values[new] = replace(
@@ -207,7 +241,11 @@ class LoopWriter:
                 reduced = Emitted(REDUCE, (("monoid", cut),))
                 part = to.write(reduced, inside, part, new, value.shape)
             return part
-        dim, size = cut.dim + (cut.outer > 1), cut.block if piece.suffix == "part" else cut.rest
+        held = self._held[piece.suffix]
+        own, have = held.own(cut), held.values[name]
+        if not own.is_same(have, piece.iterations):
+            part = self._window(op, part, cut, Read(own, 0), piece, have)
+        dim, size = cut.dim + (cut.outer > 1), own.length
         shape = _with(value, cut.dim, *_sides(cut, size))
         if cut.outer > 1:
             new = to.fresh(f"{part}.sides")
@@ -286,41 +324,3 @@ def _with(value: Value, dim: int, *sizes: int) -> tuple[int, ...]:
 
 def _with_size(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
     return (*shape[:dim], size, *shape[dim + 1 :])
-
-
-def _dist(op: Op, found: Cutting, piece: Piece, cut: Cut) -> OpDist | None:
-    """Returns the choice that is pinned for an op, of a part of it.
-
-    Raises:
-        AnnotationError: If a factor that is cut is pinned in sub-dimensions.
-    """
-    chosen = None if op.dist is None else op.dist.factor(found.factor)
-    if op.dist is None or chosen is None:
-        return op.dist
-    if len(chosen) > 1 or len(found.layout) > 1:
-        raise AnnotationError(f"{op.loc}: {op.kind} is pinned within what chunks cut")
-    parts = cut.parts
-    block = -(-found.layout[0].size // parts)  # type: ignore[operator]
-    size = block if piece.suffix == "part" else found.layout[0].size - piece.first * block
-    factors = tuple(
-        (name, (SubDim(size, dim[0].axes),) if name == found.factor else dim)
-        for name, dim in op.dist.factors
-    )
-    return replace(op.dist, factors=factors)
-
-
-def _at(arg: Arg, axis: str, piece: Piece) -> Arg:
-    """Returns an argument as it is in a piece: of a loop, as a linear function of the iteration."""
-    if isinstance(arg, tuple):
-        return tuple(_at(item, axis, piece) for item in arg)
-    if not isinstance(arg, Expr):
-        return arg
-    if not piece.loop:
-        return substitute(arg, {axis: piece.first})
-    # Of a loop around it, it may depend too.
-    others = dict.fromkeys(axes_of(arg) - {axis}, 0)
-    first, second = (evaluate(arg, {**others, axis: at}) for at in (0, 1))
-    linear: Callable[[int], int] = lambda at: first + at * (second - first)  # noqa: E731
-    if any(evaluate(arg, {**others, axis: at}) != linear(at) for at in range(piece.trip)):
-        return arg
-    return substitute(arg, {axis: 0}) + Coord(piece.loop) * (second - first)

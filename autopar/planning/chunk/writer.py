@@ -1,30 +1,13 @@
-"""What loops are written with: the pieces that there are, and a writer of single ops."""
+"""Adds single ops and values to a function."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autopar.ir.emitted import Emitted
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Op, Value
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Where the ops of a region stand: within a loop, or, of the smaller part, nowhere.
-
-    Attributes:
-        loop: The name of the loop; "" if there is none.
-        first: The first iteration.
-        trip: How many there are.
-        suffix: Of the names of what it has.
-    """
-
-    loop: str
-    first: int
-    trip: int
-    suffix: str
 
 
 class Writer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -19,10 +20,26 @@ def window(self: Tensor, dim: int, low: int, high: int, fill: Fill) -> Tensor:
         dim: The dimension.
         low, high: The first index, and the one behind the last.
         fill: What stands outside (see `autopar.ir.rules.window.Window`).
+
+    Returns:
+        They, in memory of their own.
     """
+    found = list(pieces(low, high, self.shape[dim], fill))
+    inside = [at for at, piece in enumerate(found) if piece.step == 1]
+    if len(inside) == 1 and all(piece.step in (1, None) for piece in found):
+        # In one op, so that there is nothing else beside it.
+        held = self.narrow(dim, found[inside[0]].start, found[inside[0]].length)
+        if len(found) == 1:
+            return held.clone(memory_format=torch.contiguous_format)
+        sides = found[: inside[0]], found[inside[0] + 1 :]
+        around = [sum(piece.length for piece in side) for side in sides]
+        pad = [*(0, 0) * (self.dim() - 1 - dim), *around]
+        return torch.constant_pad_nd(held, pad, fill_value(fill, self.dtype))
     rows = self.movedim(dim, 0)
-    parts = [read_piece(rows, piece, 0, fill) for piece in pieces(low, high, rows.shape[0], fill)]
-    return joined(rows, parts).movedim(0, dim).contiguous()
+    parts = [read_piece(rows, piece, 0, fill).movedim(0, dim) for piece in found]
+    if not parts:
+        return self.narrow(dim, 0, 0).clone()
+    return torch.cat(parts, dim)
 
 
 def read_piece(rows: Tensor, piece: Piece, first: int, fill: Fill) -> Tensor:
@@ -71,6 +88,8 @@ def max_pool_with_indices(
     """
     pool = getattr(torch.ops.aten, f"max_pool{len(plane)}d_with_indices")
     values, rest = pool(self, kernel_size, stride, padding, dilation, ceil_mode)
+    if not any(starts[1:]) and tuple(self.shape[-len(plane) :][1:]) == tuple(plane[1:]):
+        return values, _of_rows(rest, starts[0], (stride or kernel_size)[0], dilation[0], plane)
     whole, scale = torch.zeros_like(rest), 1
     for dim in reversed(range(len(plane))):
         local = self.shape[dim - len(plane)]
@@ -79,6 +98,28 @@ def max_pool_with_indices(
         rest, whole = rest // local, whole + at * scale
         scale *= plane[dim]
     return values, whole
+
+
+def _of_rows(
+    indices: Tensor, start: int, stride: int, dilation: int, plane: Sequence[int]
+) -> Tensor:
+    """Returns indices in some rows of a plane as those in the plane, written over the former.
+
+    Args:
+        indices: Of each output.
+        start: The first row.
+        stride: From one row of outputs to the next, in rows of the plane.
+        dilation: From one row of a window to the next.
+        plane: Sizes of the plane.
+    """
+    row = math.prod(plane[1:])
+    indices.add_(start * row)
+    if start < 0:
+        # Where all of a window is as low as the padding, that is taken. Only its first rows may be.
+        first = indices.narrow(-len(plane), 0, min(-(start // stride), indices.shape[-len(plane)]))
+        inside = first.div(row, rounding_mode="floor") % dilation * row + first % row
+        first.copy_(torch.where(first < 0, inside, first))
+    return indices
 
 
 def max_pool_backward(

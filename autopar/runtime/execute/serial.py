@@ -71,4 +71,4 @@ def run_serial(
 def whole_weights(build: Build) -> dict[str, Tensor]:
     """Returns the weights of a build's serial program by value name."""
     with WeightFile(build=build) as file:
-        return read_weights(specialize(build.serial, {}), file, "cpu")
+        return read_weights(specialize(unrolled(build.serial), {}), file, "cpu")

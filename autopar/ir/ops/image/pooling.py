@@ -15,7 +15,7 @@ from autopar.ir.ops.reduce.reduction import mean
 from autopar.ir.ops.shape.sizes import integers
 from autopar.ir.ops.table import TAP, RuleFunction, Table, factors, operand_dims, pending, per_dim
 from autopar.ir.program import Arg, Ref
-from autopar.ir.rules.local_arg import IfSplit, LocalArg, Offset, Sizes
+from autopar.ir.rules.local_arg import IfSplit, LocalArg, Offset, Size, Sizes
 from autopar.ir.rules.rule import Dims, Linear, OpCall, Rule, build_rule
 from autopar.ir.rules.window import Fill, Window
 
@@ -237,14 +237,19 @@ def _compared(dims: Sequence[Pool]) -> float:
 
 
 def placed_max_pool(call: OpCall) -> Rule | None:
-    """autopar.max_pool_with_indices: a part begins at `starts` of the plane."""
+    """autopar.max_pool_with_indices: a part begins at `starts` of the plane, as it may itself."""
     dims = pools(call, len(integers(call, "plane")))
     rule = _parts(call, dims)
     starts = tuple(
-        IfSplit(f"y{at}", Offset(f"y{at}", -each.padding, each.stride), 0)
-        for at, each in enumerate(dims)
+        IfSplit(f"y{at}", Offset(f"y{at}", start - each.padding, each.stride), _fixed(start))
+        for at, (each, start) in enumerate(zip(dims, integers(call, "starts"), strict=True))
     )
     return replace(rule, local={**rule.local, "starts": Sizes(starts)})
+
+
+def _fixed(start: IntExpr) -> int | LocalArg:
+    """Returns where a part begins that isn't split."""
+    return start if isinstance(start, int) else Size((), start)
 
 
 def max_pool_backward(spatial: int) -> RuleFunction:
@@ -278,7 +283,8 @@ def placed_max_pool_backward(call: OpCall) -> Rule | None:
 def _gradient(call: OpCall, plane: Sequence[IntExpr], split: bool = True) -> Rule:
     """Returns the rule of the gradient of a pooling.
 
-    A part of it consists of runs of `stride` positions, and reads a window of what was pooled.
+    A part of it consists of runs of `stride` positions, and reads a window of what was pooled. What
+    is a part already has that window, and where it begins in it isn't known.
     """
     coarse, count = call.operands[0].shape[-len(plane) :], len(plane)
     lead = factors("i", len(call.operands[0].shape) - count)
@@ -288,17 +294,18 @@ def _gradient(call: OpCall, plane: Sequence[IntExpr], split: bool = True) -> Rul
         for name, default in (("kernel_size", 1), ("padding", 0), ("dilation", 1))
     ]
     inside, outside = factors("x", count), []
+    own = integers(call, "sizes") if "sizes" in call.args else tuple(plane)
     windows: dict[str, Window] = {}
     sizes: dict[str, IntExpr] = {}
     fixed: list[str] = []
     for at, (kernel, padding, dilation) in enumerate(zip(*settings, strict=True)):
-        axis = Axis(coarse[at], plane[at], kernel, strides[at] or kernel, padding, dilation)
+        axis = Axis(coarse[at], own[at], kernel, strides[at] or kernel, padding, dilation)
         even = divides(axis.stride, axis.fine)
         runs = even and axis.stride > 1
         outside.append((f"y{at}", f"r{at}") if runs else (f"y{at}",))
         fixed += [f"r{at}"] if runs else []
         sizes |= {f"r{at}": axis.stride} if runs else {}
-        if split and even:
+        if split and even and own[at] == plane[at]:
             windows[f"x{at}"] = axis.touching(f"y{at}")
         else:
             fixed += [f"x{at}", f"y{at}"]
@@ -307,8 +314,8 @@ def _gradient(call: OpCall, plane: Sequence[IntExpr], split: bool = True) -> Rul
     if "sizes" in call.args:
         local["sizes"] = Sizes(tuple(outside))
         starts = (
-            IfSplit(f"y{at}", Offset(f"y{at}", 0, strides[at] or settings[0][at]), 0)
-            for at in range(count)
+            IfSplit(f"y{at}", Offset(f"y{at}", 0, strides[at] or settings[0][at]), _fixed(start))
+            for at, start in enumerate(integers(call, "starts"))
         )
         local["starts"] = Sizes(tuple(starts))
     pooled: Dims = (*lead, *inside)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from autopar.ir.emitted import WINDOW
 from autopar.ir.expr.expression import IntExpr, prod
 from autopar.ir.expr.facts import divides
 from autopar.ir.ops.reduce.reduction import along, first_dim
@@ -159,6 +160,16 @@ def continued_pad(fill: str) -> RuleFunction:
     return rule
 
 
+def cut_out(call: OpCall) -> Rule | None:
+    """autopar.window: the elements from `low` to `high` of `dim`, which must be whole."""
+    dims = factors("i", len(call.operands[0].shape))
+    at, fill = axis(call, len(dims)), call.args.get("fill")
+    monoids = {0: IDEMPOTENT | {"sum"}, "least": frozenset(("max",))}.get(fill, IDEMPOTENT)
+    operand, result = ((*dims[:at], (name,), *dims[at + 1 :]) for name in ("s", "r"))
+    linear = (pending(0, monoids=monoids),)
+    return build_rule(call, [operand], [result], whole=["s", "r"], linear=linear, work=0)
+
+
 def flip(call: OpCall) -> Rule | None:
     """aten.flip: the first part of the result is the last of the operand, backwards."""
     shape = call.operands[0].shape
@@ -246,6 +257,7 @@ def im2col(call: OpCall) -> Rule | None:
 
 
 RULES: Table = {
+    WINDOW: cut_out,
     **same(copies("slice.Tensor"), slice_),
     **same(copies("unfold.default"), unfold),
     "aten.narrow_copy.default": narrow_copy,

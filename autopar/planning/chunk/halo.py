@@ -1,0 +1,171 @@
+"""The halo: what iterations hold of what they make, where windows read more than their blocks.
+
+An op of a chain of convolutions computes what the next one reads: its block and a halo around it,
+which the iterations beside it compute again. So what an iteration holds follows from the last ops
+to the first, by the windows of their rules. What is left of it, and what is summed, are blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import NamedTuple
+
+from autopar.ir.program import Op
+from autopar.ir.rules.rule import SAME
+from autopar.ir.rules.window import Fill
+from autopar.planning.chunk.levels import Level, levels_in
+from autopar.planning.chunk.local import Piece, moved_call
+from autopar.planning.chunk.narrow import Narrowing
+from autopar.planning.chunk.reach import Reach
+from autopar.planning.chunk.region import Key, Region
+from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, read_of
+
+
+class Read(NamedTuple):
+    """What an op reads of an operand.
+
+    Attributes:
+        reach: The elements; they may lie beyond the border.
+        fill: What stands there.
+    """
+
+    reach: Reach
+    fill: Fill
+
+
+class NoHalo(Inadmissible):
+    """An op that can't compute a halo.
+
+    Args:
+        key: Its results.
+    """
+
+    def __init__(self, key: Key) -> None:
+        super().__init__("what reads it through windows needs more than a part of it")
+        self.key = key
+
+
+@dataclass
+class Held:
+    """What the iterations of a piece hold.
+
+    Attributes:
+        region: The region.
+        level: Whose ops they are.
+        wanted: What other levels read, put together.
+        piece: The piece.
+        ops: How much of the factor that is split each op computes.
+        values: How much of each value there is, along the dimension that is cut.
+    """
+
+    region: Region
+    level: Level
+    wanted: Collection[str]
+    piece: Piece
+    ops: dict[Key, Reach] = field(default_factory=dict)
+    values: dict[str, Reach] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        made = {name for op in self.level.ops for name in op.results}
+        wants: dict[str, Reach] = {}
+        for op in reversed(self.level.ops):
+            self._compute(op, self.region.ops[op.results], wants)
+            for at, (name, need) in enumerate(self._operands(op)):
+                if need is None or name not in made or self.region.cuts.get(name) != need:
+                    continue
+                reach = self.read(op, at).reach.within(need.inner)
+                known = wants.get(name)
+                wants[name] = reach if known is None else known.joined(reach, need.inner)
+
+    def own(self, cut: Cut) -> Reach:
+        """Returns the block of an iteration."""
+        return Reach.of_blocks(cut.inner, cut.block, self._length(cut.inner, cut.block))
+
+    def read(self, op: Op, at: int) -> Read:
+        """Returns what an op reads of an operand that is cut."""
+        found = self.region.ops[op.results]
+        if isinstance(found, Narrowing):
+            need = found.operands[at]
+            assert need is not None
+            return Read(self.own(need), 0)
+        window, minor = read_of(found.rule, found.rule.operands[at], found.factor)
+        reach = self.ops[op.results]
+        if window is None:
+            return Read(reach.times(minor), 0)
+        return Read(reach.read(window).times(minor), window.fill)
+
+    def is_block(self, op: Op) -> bool:
+        """Whether an op computes no halo."""
+        found = self.region.ops[op.results]
+        return self.ops[op.results].is_same(self._share(found), self.piece.iterations)
+
+    def _operands(self, op: Op) -> Sequence[tuple[str, Cut | None]]:
+        return list(zip(op.operands, self.region.ops[op.results].operands, strict=True))
+
+    def _length(self, inner: int, block: int) -> int:
+        return inner % block if self.piece.is_rest else block
+
+    def _share(self, found: Cutting) -> Reach:
+        """Returns the block of the factor that iterations share."""
+        return Reach.of_blocks(found.inner, found.block, self._length(found.inner, found.block))
+
+    def _compute(self, op: Op, found: Cutting, wants: Mapping[str, Reach]) -> None:
+        """Notes what an op computes of its results, of which others want something.
+
+        Raises:
+            NoHalo: If it can't.
+        """
+        again, share, needed, reduced = self.level.again, self._share(found), list[Reach](), False
+        for at, (name, part) in enumerate(zip(op.results, found.results, strict=True)):
+            if name in wants:
+                needed.append(wants[name].over(self._minor(found, at)).within(found.inner))
+            is_reduced = not isinstance(part, Cut) and part != SAME
+            if name not in again and (is_reduced or self.region.is_left(name, self.wanted)):
+                needed.append(share)
+                reduced |= is_reduced
+        reach = reduce(lambda one, other: one.joined(other, found.inner), needed or [share])
+        if not reach.is_same(share, self.piece.iterations):
+            parts = (part for part in (*found.operands, *found.results) if isinstance(part, Cut))
+            side_by_side = found.outer > 1 or any(part.outer > 1 for part in parts)
+            if reduced or side_by_side or isinstance(found, Narrowing):
+                raise NoHalo(op.results)
+            if moved_call(found, op.kind, reach, self.piece) is None:
+                raise NoHalo(op.results)
+        self.ops[op.results] = reach
+        for at, (name, part) in enumerate(zip(op.results, found.results, strict=True)):
+            if isinstance(part, Cut):
+                is_narrow = isinstance(found, Narrowing)
+                minor = self._minor(found, at)
+                self.values[name] = self.own(part) if is_narrow else reach.times(minor)
+
+    def _minor(self, found: Cutting, at: int) -> int:
+        if isinstance(found, Narrowing):
+            return 1
+        return read_of(found.rule, found.rule.results[at], found.factor)[1]
+
+
+def pieces_of(region: Region, loop: str) -> list[Piece]:
+    """Returns the pieces of a loop: that of whole blocks, and what is left.
+
+    Args:
+        region: The region.
+        loop: The name of the loop.
+    """
+    full, parts = region.cuts[region.seed].full, region.cuts[region.seed].parts
+    pieces = [Piece(loop if full > 1 else "", 0, full, "part")]
+    return [*pieces, Piece("", full, 1, "rest")] if parts > full else pieces
+
+
+def without_halo(region: Region) -> NoHalo | None:
+    """Returns which op would have to compute a halo, and can't; None if there is none."""
+    levels = levels_in(region)
+    wanted = frozenset(name for level in levels for name in level.reads)
+    try:
+        for level in levels:
+            for piece in pieces_of(region, region.loop):
+                Held(region, level, wanted, piece)
+    except NoHalo as why:
+        return why
+    return None

@@ -1,0 +1,110 @@
+"""Levels: the loops of which a region consists.
+
+What leaves a region may come back, as the loss does to the gradients of what it was computed of. So
+a region has *levels*: an op is one level above what it reads of a region as a whole. Each level is
+a loop. What an op reads, in parts, of a lower level is computed again if it is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from autopar.ir.program import Op
+from autopar.planning.chunk.region import Key, Region
+from autopar.planning.chunk.split import Cut
+
+
+def levels_of(region: Region) -> dict[Key, int]:
+    """Returns the level of each op of a region, see above."""
+    levels: dict[Key, int] = {}
+    outside: dict[str, int] = {}
+    makers = region.main.producers()
+    deepest = 0
+    for op in region.main.ops:
+        needs: Sequence[Cut | None] = [None] * len(op.operands)
+        if op.results in region.ops:
+            needs = region.ops[op.results].operands
+        level = 0
+        for name, need in zip(op.operands, needs, strict=True):
+            made = makers.get(name)
+            if made is None or made.results not in levels:
+                level = max(level, outside.get(name, 0))
+            else:
+                is_same = need is not None and region.cuts.get(name) == need
+                level = max(level, levels[made.results] + (not is_same))
+        if op.results in region.ops:
+            if region.phases_apart and op.phase != "forward":
+                level = max(level, 1 + deepest)
+            elif op.phase == "forward":
+                deepest = max(deepest, level)
+            levels[op.results] = level
+        else:
+            outside.update(dict.fromkeys(op.results, level))
+    return levels
+
+
+@dataclass(frozen=True)
+class Level:
+    """What is in one loop.
+
+    Attributes:
+        number: How many levels there are below it.
+        ops: Its ops, and those of lower levels that it computes again, in the program's order.
+            What is made for higher levels alone is computed there.
+        again: The results of the latter.
+        reads: What it reads of lower levels, put together.
+    """
+
+    number: int
+    ops: Sequence[Op]
+    again: frozenset[str]
+    reads: frozenset[str]
+
+
+def _level_of(
+    region: Region, levels: Mapping[Key, int], level: int, wanted: Collection[str]
+) -> Level:
+    """Returns a level of a region.
+
+    Args:
+        region: The region.
+        levels: Those of its ops.
+        level: Which one.
+        wanted: What higher levels read, put together.
+    """
+    makers = region.main.producers()
+    waiting = [
+        op
+        for op in region.main.ops
+        if levels.get(op.results) == level
+        and any(region.is_left(name, wanted) for name in op.results)
+    ]
+    own, again, reads = {op.results for op in waiting}, set[str](), set[str]()
+    while waiting:
+        op = waiting.pop()
+        for name, need in zip(op.operands, region.ops[op.results].operands, strict=True):
+            made = makers.get(name)
+            if made is None or made.results not in levels or made.results in own:
+                continue
+            is_same = need is not None and region.cuts.get(name) == need
+            if levels[made.results] < level and not (is_same and region.is_large(name)):
+                reads.add(name)
+                continue
+            own.add(made.results)
+            again.update(made.results if levels[made.results] < level else ())
+            waiting.append(made)
+    ops = [op for op in region.main.ops if op.results in own]
+    return Level(level, ops, frozenset(again), frozenset(reads - again))
+
+
+def levels_in(region: Region) -> list[Level]:
+    """Returns the levels of a region, lower ones first."""
+    levels = levels_of(region)
+    found: list[Level] = []
+    wanted: set[str] = set()
+    for each in sorted(set(levels.values()), reverse=True):
+        level = _level_of(region, levels, each, wanted)
+        wanted.update(level.reads)
+        found.append(level)
+    return [level for level in reversed(found) if level.ops]
