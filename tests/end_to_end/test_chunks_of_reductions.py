@@ -272,7 +272,7 @@ def check_random(seed: int, folder: Path) -> int:
     chance = random.Random(seed)
     torch.manual_seed(seed)
     model, batch = Changed(chance).double(), pairs(chance.choice([8, 13]))
-    names = ["mm", *chance.sample(["_log_softmax", "_softmax", "amax", "sub", "div", "mul"], 1)]
+    names = ["mm", chance.choice(["_log_softmax", "_softmax", "amax", "tanh", "abs"])]
     entries = [(name, (chance.choice([0, 1]), chance.choice([2, 3, 5]))) for name in names]
     return check_step(model, batch, entries, chance.choice(MESHES), seed, folder)
 
