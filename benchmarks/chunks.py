@@ -247,7 +247,9 @@ def _linear(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 def _auto_chunked(sizes: Sizes, parts: int, repeats: int) -> Measured:
     from torch._inductor import config
 
-    with config.patch({"auto_chunker.enable": True, "auto_chunker.num_chunk": parts}):
+    # By default it leaves alone what makes less than eight times of what it is given.
+    asked = {"enable": True, "num_chunk": parts, "amplify_ratio_threshold": 1}
+    with config.patch({f"auto_chunker.{name}": value for name, value in asked.items()}):
         return measured(under_autograd(sizes, compiled), repeats)
 
 
