@@ -120,6 +120,16 @@ def combine(monoid: str, other: str, dtype: str) -> Emitted:
     return Emitted(kind, (("other", Ref(other)),))
 
 
+def gather(index: str, dim: int) -> Emitted:
+    """The elements of the operand along a dimension that an index names."""
+    return Emitted("aten.gather.default", (("dim", dim), ("index", Ref(index))))
+
+
+def times(number: int) -> Emitted:
+    """The product of the operand and a number."""
+    return Emitted("aten.mul.Scalar", (("other", number),))
+
+
 def add(number: int) -> Emitted:
     """The sum of the operand and a number."""
     return Emitted("aten.add.Scalar", (("other", number),))

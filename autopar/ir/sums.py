@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.ir import emitted
-from autopar.ir.ops.loops import SUM
-from autopar.ir.program import Function, Op, Ref, Value
+from autopar.ir.ops.loops import REDUCE
+from autopar.ir.program import Function, Op, Value
 
 _ADD = emitted.combine("sum", "", "f32").kind
 
@@ -46,7 +46,8 @@ class _Apart:
 
     def instead_of(self, op: Op) -> Iterator[Op]:
         """Yields what takes the place of an op."""
-        added = self._producers.get(op.operands[0]) if op.kind == SUM else None
+        is_sum = op.kind == REDUCE and op.arg("monoid") == "sum"
+        added = self._producers.get(op.operands[0]) if is_sum else None
         if added is None or not self._is_split(op, added):
             yield op
             return
@@ -54,7 +55,7 @@ class _Apart:
         sums = [self._fresh(f"{name}.sum") for name in added.operands]
         for name, total in zip(added.operands, sums, strict=True):
             self.values[total] = replace(self._value(op.results[0]), name=total)
-            one = replace(op, args=(("self", Ref(name)),), results=(total,))
+            one = replace(op.with_operands((name,)), results=(total,))
             yield from self.instead_of(replace(one, stage=self._stage(name)))
         yield replace(
             added.with_operands(sums), results=op.results, loops=op.loops[:-1], stage=op.stage

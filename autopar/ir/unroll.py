@@ -13,16 +13,16 @@ from autopar.base.errors import VerificationError
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
 from autopar.ir.expr.expression import Expr, axes_of, substitute
-from autopar.ir.memory.accumulating import ADDS
+from autopar.ir.memory.accumulating import in_place
 from autopar.ir.ops.loops import (
     CARRY,
     CAT,
     LAST,
     LEAVES,
     PARTS,
+    REDUCE,
     SEED,
     STACK,
-    SUM,
     TAKE,
     behind,
     entered,
@@ -149,7 +149,7 @@ class _Unroller:
         inside = [op for op in main.ops if is_inside(behind(op), loop)]
         self._within = {name for op in inside for name in op.results}
         self._values = dict(main.values)
-        self._sums: dict[str, str] = {}
+        self._reduced: dict[str, str] = {}
         self._first = {op.results[0]: op.operands[0] for op in inside if op.kind == CARRY}
         self._next = {
             op.operands[1]: op.operands[0]
@@ -194,8 +194,8 @@ class _Unroller:
             self._enter(op, iteration)
         elif not self._leaves(op):
             self._copy_op(op, iteration)
-        elif op.kind == SUM:
-            self._add(op, iteration, is_last=is_last)
+        elif op.kind == REDUCE:
+            self._combine(op, iteration, is_last=is_last)
         elif op.kind == LAST:
             if is_last:
                 left = emitted.alias().with_operand(self._name(op.operands[0], iteration))
@@ -236,18 +236,19 @@ class _Unroller:
             return substitute(arg, {self._loop: iteration})
         return arg
 
-    def _add(self, op: Op, iteration: int, *, is_last: bool) -> None:
-        """Adds what an iteration has of a sum to that of those before."""
+    def _combine(self, op: Op, iteration: int, *, is_last: bool) -> None:
+        """Adds what reduces what an iteration has with what those before have."""
         (operand,), (result,) = op.operands, op.results
         part = self._name(operand, iteration)
         if not iteration:
-            self._sums[result] = part
+            self._reduced[result] = part
             return
         total = result if is_last else self._copy(result, f"{result}.s{iteration}")
-        dtype = self._values[result].dtype
-        added = emitted.combine("sum", part, dtype).with_operand(self._sums[result])
-        self._write(added, replace(op, plan=(*op.plan, (ADDS, result))), total, iteration)
-        self._sums[result] = total
+        monoid, dtype = str(op.arg("monoid")), self._values[result].dtype
+        combined = emitted.combine(monoid, part, dtype).with_operand(self._reduced[result])
+        op = replace(op, plan=(*op.plan, in_place(monoid, result)))
+        self._write(combined, op, total, iteration)
+        self._reduced[result] = total
 
     def _put_together(self, op: Op) -> None:
         """Adds what puts together what all iterations have of a value."""

@@ -28,7 +28,7 @@ from autopar.partition import UnrollLoops
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planning
-from autopar.planning.chunk.peak import Floor, largest
+from autopar.planning.chunk.peak import Floor, apart, largest
 from autopar.planning.planner import Planner
 
 MOST_PARTS = 256
@@ -42,6 +42,9 @@ _TIMES = 4
 
 _LESS = 0.99
 """A cut that leaves more of the floor isn't worth it."""
+
+_NEAR = 0.2
+"""Part of what the best dimension gains that others may gain less, if they take less time."""
 
 _NO_TIME = 1e-9
 """Seconds by which the rounding of sums may tell programs apart."""
@@ -237,22 +240,35 @@ class _Chain:
 
     def _other(self, now: _Cut, only_faster: bool) -> _Cut | None:
         """Returns a program of which something else is cut, too."""
-        for names in largest(now.planning.pinned.main, now.floor):
-            if names not in self._done:
-                self._dim = self._best_dim(now, names[:1])
+        for alike in largest(now.planning.pinned.main, now.floor):
+            if alike not in self._done:
+                self._dim, names = self._best_dim(now, alike)
                 better = self._cut(now, names, _TIMES, only_faster)
                 if better is not None:
-                    self._done.add(names)
+                    self._done.add(alike)
                     self._names, self._parts = names, _TIMES
                     return better
         return None
 
-    def _best_dim(self, now: _Cut, names: Sequence[str]) -> int | None:
-        """Returns the dimension by which most of a device's floor is gained; None for any."""
-        rank = len(now.planning.pinned.main.values[names[0]].shape)
-        cuts = ((self._prepared(now, names, _TIMES, dim), dim) for dim in range(rank))
-        found = [(cut.alone.nbytes, dim) for cut, dim in cuts if cut is not None]
-        return min(found)[1] if found else None
+    def _best_dim(self, now: _Cut, alike: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]:
+        """Returns the dimension by which most of a device's floor is gained; None for any.
+
+        If others gain about as much, it is the one by which least time is lost. Of the values,
+        those are left out that are in parts with the first one.
+        """
+        first, others = alike[:1], alike[1:]
+        rank = len(now.planning.pinned.main.values[first[0]].shape)
+        cuts = ((self._prepared(now, first, _TIMES, dim), dim) for dim in range(rank))
+        found = [(cut, dim) for cut, dim in cuts if cut is not None]
+        if not found:
+            return None, alike
+        least = min(cut.alone.nbytes for cut, _ in found)
+        near = least + _NEAR * abs(now.alone.nbytes - least)
+        cut, dim = min(
+            (each for each in found if each[0].alone.nbytes <= near),
+            key=lambda each: (each[0].alone_seconds, each[0].alone.nbytes),
+        )
+        return dim, (*first, *apart(cut.planning.pinned.main, others))
 
     def _cut(self, now: _Cut, names: Sequence[str], parts: int, only_faster: bool) -> _Cut | None:
         """Returns a program of which values are cut; None if it can't be, or holds hardly less."""

@@ -330,7 +330,7 @@ def test_sums_of_halves_are_rounded_once() -> None:
     model = Head(cross_entropy()).bfloat16()
     batch = torch.randn(16, 8).bfloat16(), torch.randint(0, CLASSES, (16,))
     main = compiled(model, batch, "1", chunks={"head": (0, 4)}).serial.main
-    sums = [op for op in main.ops if op.kind == "autopar.loop_sum"]
+    sums = [op for op in main.ops if op.kind == "autopar.loop_reduce"]
     assert sums
     assert {main.values[op.results[0]].dtype for op in sums} == {"f32"}
 
@@ -361,15 +361,36 @@ def check_random(seed: int, folder: Path) -> None:
     model = Mixed(chance).double()
     shape = chance.choice([1, 2, 3]), chance.choice([4, 7])
     batch = torch.randint(0, CLASSES, shape), torch.randint(0, CLASSES, shape)
+    names = chance.sample(["head", "up", "attention", "norm"], 2)
+    entries = [(name, chance.choice([2, 3, 5])) for name in names]
+    check_step(model, batch, entries, chance.choice(MESHES), seed, folder)
+
+
+Entry = tuple[str, int | Sequence[int]]
+
+
+def check_step(
+    model: nn.Module,
+    batch: tuple[Tensor, ...],
+    entries: Sequence[Entry],
+    mesh_text: str,
+    seed: int,
+    folder: Path,
+) -> int:
+    """Checks a step with those chunks that are possible, and random pins, value by value.
+
+    Returns:
+        How many chunks are possible.
+    """
     recipe = Recipe(
         training_step=lambda module, given: module(*given),
         optimizer=torch.optim.SGD(model.parameters(), 0.1),
     )
     step = capture(model, batch, recipe)
-    mesh, pins = parse_mesh(chance.choice(MESHES)), []
-    for name in chance.sample(["head", "up", "attention", "norm"], 2):
+    mesh, pins = parse_mesh(mesh_text), list[ChunkPin]()
+    for entry in entries:
         try:
-            pin = ChunkPin.from_entry(name, chance.choice([2, 3, 5]))
+            pin = ChunkPin.from_entry(*entry)
             chunked(step.program, [*pins, pin])
             pins.append(pin)
         except AnnotationError:
@@ -391,6 +412,7 @@ def check_random(seed: int, folder: Path) -> None:
     with WeightFile(folder / "weights") as file:
         ranks = VirtualMesh(done.deployment, file)
         assert verify_mesh(done.serial, weights, ranks, inputs, forced=True).ok
+    return len(pins)
 
 
 # In two of them parts of a sum that is pending are given to iterations.

@@ -33,13 +33,13 @@ NESTED = """
   %h: f32[4, 5] = aten.mm.default(self=%x.wide, mat2=%w.part) loops(microbatch=3, wide=2)
   %a: f32[4, 5] = aten.relu.default(self=%h) loops(microbatch=3, wide=2)
   %y: f32[4, 4] = aten.mm.default(self=%a, mat2=%v.part) loops(microbatch=3, wide=2)
-  %y.sum: f32[4, 4] = autopar.loop_sum(self=%y) loops(microbatch=3, wide=2)
+  %y.sum: f32[4, 4] = autopar.loop_reduce(self=%y, monoid="sum") loops(microbatch=3, wide=2)
   %a.all: f32[4, 10] = autopar.loop_cat(self=%a, trip=2, dim=1) loops(microbatch=3, wide=2)
   %y.cat: f32[12, 4] = autopar.loop_cat(self=%y.sum, trip=3) loops(microbatch=3)
-  %a.sum: f32[4, 10] = autopar.loop_sum(self=%a.all) loops(microbatch=3)
+  %a.sum: f32[4, 10] = autopar.loop_reduce(self=%a.all, monoid="sum") loops(microbatch=3)
   %d: f32[6, 5] = autopar.loop_take(self=%w, trip=2, dim=1, loop="other")
   %e: f32[6, 5] = aten.tanh.default(self=%d) loops(other=2)
-  %e.sum: f32[6, 5] = autopar.loop_sum(self=%e) loops(other=2)
+  %e.sum: f32[6, 5] = autopar.loop_reduce(self=%e, monoid="sum") loops(other=2)
   return %y.cat as "y.cat", %a.sum as "a.sum", %e.sum as "e.sum"
 """
 

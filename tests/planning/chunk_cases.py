@@ -173,7 +173,7 @@ CASES = {
     "divergence": Case(Head, (128, 8), divergence),
     "squared": Case(Head, (128, 8), mse),
     "two losses": Case(Head, (128, 8), two),
-    "contrastive": Case(Towers, (200, 8), contrastive, 0.8),
+    "contrastive": Case(Towers, (200, 8), contrastive, 0.4),
 }
 
 
@@ -197,6 +197,6 @@ LARGE = {
     "divergence": Case(large_head, (4096, 256), divergence),
     "squared": Case(large_head, (4096, 256), mse),
     "two losses": Case(large_head, (4096, 256), two),
-    "contrastive": Case(lambda: Towers(256), (8192, 256), contrastive, 0.8),
+    "contrastive": Case(lambda: Towers(256), (8192, 256), contrastive, 0.2),
 }
 """As many of them, of sizes for which it matters."""

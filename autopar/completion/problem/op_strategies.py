@@ -18,7 +18,7 @@ from autopar.ir.dtypes import DTYPE_BYTES, INDEXES
 from autopar.ir.expr.expression import IntExpr, planned, prod
 from autopar.ir.expr.facts import can_exceed
 from autopar.ir.ops import rule_of
-from autopar.ir.ops.loops import SUM, executions
+from autopar.ir.ops.loops import REDUCE, executions
 from autopar.ir.ops.shape.view import FREE
 from autopar.ir.program import Op, OpDist, Pending, Ref, Value
 from autopar.ir.rules.distribution import pending_once, shard_call
@@ -358,8 +358,8 @@ class Call:
         if op.kind in FREE:
             return 0.0
         rule, types = self.rule if self.has_rule else None, (*self.operands, *self.results)
-        if op.kind == SUM:
-            # What is there of the sum is read too.
+        if op.kind == REDUCE:
+            # What is there of the result is read too.
             types = (*self.operands, *types)
             rule = replace(self.rule, operands=(*self.rule.operands, *self.rule.operands))
         return op_seconds(rule, dist, types, self.space.cluster)

@@ -25,13 +25,13 @@ from autopar.ir.memory.strides import (
 )
 from autopar.ir.ops import functional_kind
 from autopar.ir.ops.dense import DENSE, DENSE_ROWS
-from autopar.ir.ops.products.recurrent_memory import TAKEN
 from autopar.ir.ops.shape.strided import (
     IN_TERMS,
     LAID_OUT,
     LIKE_OPERANDS,
     ON_SOME_RANKS,
     ROOM,
+    TAKEN,
     VIEWS,
 )
 from autopar.ir.ops.shape.view import MARKED, RESHAPES

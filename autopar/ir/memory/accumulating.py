@@ -23,6 +23,16 @@ OVER = "over"
 """The plan field of other ops that may be written over what they read; its text is `operand`."""
 
 
+def in_place(monoid: str, total: str) -> tuple[str, str]:
+    """Returns the plan field of an op that reduces a part with what others have, over that.
+
+    Args:
+        monoid: The reduction.
+        total: What it is a part of.
+    """
+    return (ADDS, total) if monoid == "sum" else (OVER, "operand")
+
+
 def may_overwrite(op: Op) -> bool:
     """Returns whether an op is wanted over what it reads, where nobody else reads that.
 

@@ -6,14 +6,17 @@ them. They are torch's schemas, and what the runtime does in a way of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from autopar.ir.emitted import OFFLOAD, OVER
 from autopar.ir.memory.transfers import STARTED
 from autopar.ir.ops.dense import STRICT
+from autopar.ir.ops.elementwise.pointwise import OVER_FIRST
 from autopar.ir.ops.reduce.softmax import OVER_GRADIENTS
 from autopar.ir.ops.shape.view import MARKED, RESHAPES, UNSAFE
+from autopar.ir.ops.table import Over
 
 SHORT_SUM_BYTES = 1 << 20
 """Bytes of all members' tensors up to which gloo gathers them faster than it reduces them.
@@ -34,6 +37,10 @@ TORCH_NAMESPACES = ("aten", "prims", "quantized_decomposed")
 
 OWN_NAMESPACE = "autopar"
 """The namespace of ours."""
+
+
+WRITTEN_OVER: Mapping[str, Over] = {**OVER_FIRST, **OVER_GRADIENTS}
+"""Ops whose result may be written over an operand, though they have no in-place form."""
 
 
 @cache
@@ -63,8 +70,8 @@ def written_arguments(kind: str) -> tuple[str, ...]:
     """
     if kind == OFFLOAD:
         return (OVER,)
-    if kind in OVER_GRADIENTS:
-        return OVER_GRADIENTS[kind][:1]
+    if kind in WRITTEN_OVER:
+        return (WRITTEN_OVER[kind].operand,)
     views = kind in RESHAPES or kind in MARKED
     if views or kind in STRICT or not kind.startswith("aten."):
         return ()

@@ -7,14 +7,14 @@ another:
     %x: f32[32, 64]
     %x.part: f32[4, 64] = autopar.loop_take(%x, trip=8, loop="head")    rows 4 t to 4 t + 4 of it
     %g: f32[64, 64] = ... loops(head=8)                                 a gradient of these rows
-    %total: f32[64, 64] = autopar.loop_sum(%g) loops(head=8)            that of all rows
+    %total: f32[64, 64] = autopar.loop_reduce(%g, monoid="sum") loops(head=8)    of all
 
 Ops in a loop read its parts, what the iteration before has left, what they make of these, and
-whatever is there before. What others read of a loop are its sums, what it puts together, and what
-the last iteration leaves: those are complete behind it. To their rules an iteration is a factor
-that isn't split. Loops nest: `loops(microbatch=4, head=8)` runs 32 times. What takes a part, or
-gets what is carried, stands in front of its loop, and so in the loops around that; what leaves a
-loop stands in it.
+whatever is there before. What others read of a loop are its reductions, as sums and maxima, what
+it puts together, and what the last iteration leaves: those are complete behind it. To their rules
+an iteration is a factor that isn't split. Loops nest: `loops(microbatch=4, head=8)` runs 32 times.
+What takes a part, or gets what is carried, stands in front of its loop, and so in the loops around
+that; what leaves a loop stands in it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autopar.ir.ops.elementwise.pointwise import pointwise
-from autopar.ir.ops.table import FIRST, MOVED, Table, factors, whole
+from autopar.ir.ops.table import FIRST, MOVED, Table, factors, pending, whole
 from autopar.ir.program import MICROBATCH, Loops, Op
 from autopar.ir.rules.rule import Dims, OpCall, Rule, RuleError, build_rule
 
@@ -34,8 +34,8 @@ PARTS = "autopar.loop_parts"
 """The parts of an operand along its first dimension, as many as iterations (`trip`), along a new
 one: a view for what computes all of them at once, as a loop would split each."""
 
-SUM = "autopar.loop_sum"
-"""The sum of what all iterations have of a value."""
+REDUCE = "autopar.loop_reduce"
+"""The reduction (`monoid`: a sum, a maximum, ...) of what all iterations have of a value."""
 
 CAT = "autopar.loop_cat"
 """What all iterations have of a value, behind one another along a dimension (`dim`)."""
@@ -55,7 +55,7 @@ SEED = "autopar.loop_seed"
 ENTERS = (TAKE, CARRY, SEED)
 """The ops whose results are in a loop in front of which they stand."""
 
-LEAVES = (SUM, CAT, STACK, LAST)
+LEAVES = (REDUCE, CAT, STACK, LAST)
 """The ops whose results are there behind the last iteration."""
 
 
@@ -80,9 +80,9 @@ def depth(op: Op | None) -> int:
 
 
 def executions(op: Op) -> int:
-    """Returns how often an op is computed: a sum begins with the first part, which isn't added."""
+    """Returns how often an op is computed: a reduction begins with the first part."""
     left = behind(op).times
-    return op.times - left if op.kind == SUM else left
+    return op.times - left if op.kind == REDUCE else left
 
 
 def microbatches(op: Op) -> int:
@@ -134,10 +134,15 @@ def stacked(call: OpCall) -> Rule | None:
     return build_rule(call, [dims], [results], whole=[_ITERATION], linear=MOVED, work=0)
 
 
+def reduced(call: OpCall) -> Rule | None:
+    """autopar.loop_reduce: a reduction over processes of the same kind may come behind it."""
+    return pointwise(pending(0, monoids=(str(call.args["monoid"]),)))(call)
+
+
 RULES: Table = {
     TAKE: take,
     PARTS: parts,
-    SUM: pointwise(*FIRST),
+    REDUCE: reduced,
     CAT: put_together,
     STACK: stacked,
     # Every iteration gets it as the one before leaves it: complete, on every process.

@@ -38,6 +38,21 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
+class Over:
+    """That an op's result may be written over an operand, though it has no in-place form.
+
+    Attributes:
+        operand: The operand.
+        variant: The overload that writes.
+        taking: The argument of that which takes the operand once more.
+    """
+
+    operand: str
+    variant: str
+    taking: str
+
+
+@dataclass(frozen=True, slots=True)
 class Strict:
     """The row of an op whose kernel refuses operands that aren't dense, or reads them wrong.
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from autopar.ir import emitted
 from autopar.ir.memory.accumulating import ADDS, with_products_added
-from autopar.ir.ops.loops import CARRY, LAST, SUM
+from autopar.ir.ops.loops import CARRY, LAST, REDUCE
 from autopar.ir.program import CALL, MICROBATCH, Arg, Function, Op, Program, Ref, Value, on_mesh
 from autopar.ir.unroll import has_loops, unrolled, with_seeds
 from autopar.partition.pipeline.bodies import Body, bodies_of
@@ -113,7 +113,7 @@ class _Outlining:
     def _outlined(self, body: Body) -> Iterator[Op]:
         """Yields the call of a new function, with what is before and behind it."""
         ops = [self._main.ops[at] for at in body.ops]
-        sums = [_Sum(op, self._main.values[op.results[0]]) for op in ops if op.kind == SUM]
+        sums = [_Sum(op, self._main.values[op.results[0]]) for op in ops if op.kind == REDUCE]
         for each in sums:
             self._values.update((value.name, value) for value in each.values)
         function = self._function(body, ops, sums)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -17,12 +18,15 @@ from autopar.base.errors import AnnotationError
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.chunks import chunk_of, without_chunk
 from autopar.ir.ops import rule_of
+from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.program import MICROBATCH, Function, Op, Program
+from autopar.ir.rules.rule import SAME
 from autopar.planning.chunk.halo import without_halo
 from autopar.planning.chunk.levels import levels_in
 from autopar.planning.chunk.order import in_order
 from autopar.planning.chunk.region import Key, Region, bytes_of, grown, with_bodies
-from autopar.planning.chunk.split import PARTIAL, Cut, is_splittable
+from autopar.planning.chunk.sharp import WHY, sharp_in
+from autopar.planning.chunk.split import Cut, is_splittable
 from autopar.planning.chunk.wanted import Wanted, marked, matching, steady
 from autopar.planning.chunk.write import LoopWriter
 from autopar.planning.chunk.writer import Writer
@@ -141,8 +145,9 @@ def _in_front(region: Region) -> int:
 def _saved(region: Region, values: Collection[str]) -> float:
     """Returns the bytes that are saved by a region, less those that are computed again."""
     gained = region.gained(values) * (1 - 1 / region.cuts[region.seed].parts)
-    again = (name for each in levels_in(region) for name in each.again)
-    return gained - sum(region.bytes_of(name) for name in again if region.is_large(name))
+    made = Counter(name for level in levels_in(region) for op in level.ops for name in op.results)
+    large = (name for name in made if region.is_large(name))
+    return gained - sum((made[name] - 1) * region.bytes_of(name) for name in large)
 
 
 def _grown(main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool) -> Region:
@@ -185,6 +190,8 @@ def _grown_with_bodies(
             main = with_bodies(main, ops)
         elif why := without_halo(region):
             banned[why.key] = str(why)
+        elif sharp := sharp_in(region):
+            banned |= dict.fromkeys(sharp, WHY)
         else:
             return region
 
@@ -193,12 +200,16 @@ def _needs_body(op: Op, region: Region) -> bool:
     """Whether an op is in no iteration by itself, or leaves sums that are better told apart."""
     if op.results not in region.ops and op.results not in region.refused:
         return False
+    # What a search is replaced by compares what is computed again with its extremum.
+    if op.kind in WITH_EXTREMA:
+        return False
     rule = rule_of(op, region.main.values)
     if rule is None or not rule.bodies:
         return False
     if op.results in region.ops:
-        sums = any(part == PARTIAL for part in region.ops[op.results].results)
-        return len(op.results) > 1 and sums
+        parts = region.ops[op.results].results
+        reduced = any(not isinstance(part, Cut) and part != SAME for part in parts)
+        return len(op.results) > 1 and reduced
     body = rule.bodies[0].rule
     for at, name in enumerate((*op.operands, *op.results)):
         cut = region.cuts.get(name)

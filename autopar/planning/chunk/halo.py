@@ -13,13 +13,14 @@ from functools import reduce
 from typing import NamedTuple
 
 from autopar.ir.program import Op
+from autopar.ir.rules.rule import SAME
 from autopar.ir.rules.window import Fill
 from autopar.planning.chunk.levels import Level, levels_in
 from autopar.planning.chunk.local import Piece, moved_call
 from autopar.planning.chunk.narrow import Narrowing
 from autopar.planning.chunk.reach import Reach
 from autopar.planning.chunk.region import Key, Region
-from autopar.planning.chunk.split import PARTIAL, Cut, Cutting, Inadmissible, read_of
+from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, read_of
 
 
 class Read(NamedTuple):
@@ -119,19 +120,19 @@ class Held:
         if isinstance(found, Narrowing):
             self._narrow(op, found, wants)
             return
-        again, share, needed, sums = self.level.again, self._share(found), list[Reach](), False
+        again, share, needed, reduced = self.level.again, self._share(found), list[Reach](), False
         for at, (name, part) in enumerate(zip(op.results, found.results, strict=True)):
             if name in wants:
                 needed.append(wants[name].over(self._minor(found, at)).within(found.inner))
-            is_sum = part == PARTIAL
-            if name not in again and (is_sum or self.region.is_left(name, self.wanted)):
+            is_reduced = not isinstance(part, Cut) and part != SAME
+            if name not in again and (is_reduced or self.region.is_left(name, self.wanted)):
                 needed.append(share)
-                sums |= is_sum
+                reduced |= is_reduced
         reach = reduce(lambda one, other: one.joined(other, found.inner), needed or [share])
         if not reach.is_same(share, self.piece.iterations):
             parts = (part for part in (*found.operands, *found.results) if isinstance(part, Cut))
             side_by_side = found.outer > 1 or any(part.outer > 1 for part in parts)
-            if sums or side_by_side:
+            if reduced or side_by_side:
                 raise NoHalo(op.results)
             if moved_call(found, op.kind, reach, self.piece) is None:
                 raise NoHalo(op.results)

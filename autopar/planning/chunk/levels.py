@@ -7,7 +7,7 @@ a loop. What an op reads, in parts, of a lower level is computed again if it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from autopar.ir.program import Op
@@ -15,7 +15,7 @@ from autopar.planning.chunk.region import Key, Region
 from autopar.planning.chunk.split import Cut
 
 
-def _levels_of(region: Region) -> dict[Key, int]:
+def levels_of(region: Region) -> dict[Key, int]:
     """Returns the level of each op of a region, see above."""
     levels: dict[Key, int] = {}
     outside: dict[str, int] = {}
@@ -49,26 +49,37 @@ class Level:
     """What is in one loop.
 
     Attributes:
+        number: How many levels there are below it.
         ops: Its ops, and those of lower levels that it computes again, in the program's order.
+            What is made for higher levels alone is computed there.
         again: The results of the latter.
         reads: What it reads of lower levels, put together.
     """
 
+    number: int
     ops: Sequence[Op]
     again: frozenset[str]
     reads: frozenset[str]
 
 
-def _level_of(region: Region, levels: Mapping[Key, int], level: int) -> Level:
+def _level_of(
+    region: Region, levels: Mapping[Key, int], level: int, wanted: Collection[str]
+) -> Level:
     """Returns a level of a region.
 
     Args:
         region: The region.
         levels: Those of its ops.
         level: Which one.
+        wanted: What higher levels read, put together.
     """
     makers = region.main.producers()
-    waiting = [op for op in region.main.ops if levels.get(op.results) == level]
+    waiting = [
+        op
+        for op in region.main.ops
+        if levels.get(op.results) == level
+        and any(region.is_left(name, wanted) for name in op.results)
+    ]
     own, again, reads = {op.results for op in waiting}, set[str](), set[str]()
     while waiting:
         op = waiting.pop()
@@ -76,17 +87,24 @@ def _level_of(region: Region, levels: Mapping[Key, int], level: int) -> Level:
             made = makers.get(name)
             if made is None or made.results not in levels or made.results in own:
                 continue
-            if need is None or region.cuts.get(name) != need or not region.is_large(name):
+            is_same = need is not None and region.cuts.get(name) == need
+            if levels[made.results] < level and not (is_same and region.is_large(name)):
                 reads.add(name)
                 continue
             own.add(made.results)
-            again.update(made.results)
+            again.update(made.results if levels[made.results] < level else ())
             waiting.append(made)
     ops = [op for op in region.main.ops if op.results in own]
-    return Level(ops, frozenset(again), frozenset(reads - again))
+    return Level(level, ops, frozenset(again), frozenset(reads - again))
 
 
 def levels_in(region: Region) -> list[Level]:
     """Returns the levels of a region, lower ones first."""
-    levels = _levels_of(region)
-    return [_level_of(region, levels, each) for each in sorted(set(levels.values()))]
+    levels = levels_of(region)
+    found: list[Level] = []
+    wanted: set[str] = set()
+    for each in sorted(set(levels.values()), reverse=True):
+        level = _level_of(region, levels, each, wanted)
+        wanted.update(level.reads)
+        found.append(level)
+    return [level for level in reversed(found) if level.ops]

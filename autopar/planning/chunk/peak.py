@@ -105,6 +105,18 @@ def largest(main: Function, floor: Floor) -> list[tuple[str, ...]]:
     return [tuple(members[each]) for each in sorted(large, key=taken.__getitem__, reverse=True)]
 
 
+def apart(main: Function, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of some values that what is cut already doesn't reach.
+
+    Args:
+        main: A serial program.
+        names: The values.
+    """
+    makers = main.producers()
+    made = ((name, makers.get(name)) for name in names)
+    return tuple(name for name, op in made if op is not None and not _is_cut(op))
+
+
 def _is_cut(op: Op) -> bool:
     """Whether an op is in a loop already, but for that over microbatches."""
     return any(loop != MICROBATCH for loop, _ in op.loops)

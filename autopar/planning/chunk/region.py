@@ -18,6 +18,7 @@ from autopar.ir.ops.loops import ENTERS, LEAVES
 from autopar.ir.program import Function, Op, Value
 from autopar.ir.rules.rule import SAME
 from autopar.planning.chunk.narrow import narrowing_of
+from autopar.planning.chunk.searching import searching_of
 from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, Misaligned, cutting_of
 
 Key = tuple[str, ...]
@@ -201,8 +202,8 @@ class _Growth:
             Inadmissible: If they can't.
         """
         values = self._main.values
-        narrowed = narrowing_of(op, values, cut, operand)
-        return narrowed or cutting_of(op, values, self._region.loop, cut, operand, result)
+        found = narrowing_of(op, values, cut, operand) or searching_of(op, values, cut, operand)
+        return found or cutting_of(op, values, self._region.loop, cut, operand, result)
 
     def _check(self, op: Op, found: Cutting) -> None:
         """Refuses an op that leaves another part of a value than its readers need."""
@@ -212,8 +213,8 @@ class _Growth:
             if part == SAME and (self._readers[name] or name in self._main.outputs):
                 raise Inadmissible(f"each part would compute all of %{name}")
         seed = self._region.cuts[self._region.seed]
-        for part in (*found.operands, *found.results):
-            if isinstance(part, Cut) and (part.full, part.rest > 0) != (seed.full, seed.rest > 0):
+        for cut in (*found.operands, *found.results):
+            if isinstance(cut, Cut) and (cut.full, cut.rest > 0) != (seed.full, seed.rest > 0):
                 raise Misaligned("it has another number of parts")
 
     def _between(self) -> Iterator[str]:

@@ -19,7 +19,7 @@ from autopar.ir.dims import DimLayout, SubDim, block_size
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, OpDist, Value
-from autopar.ir.rules.rule import SAME, Dims, Rule
+from autopar.ir.rules.rule import Dims, Rule
 from autopar.ir.rules.window import Window
 
 
@@ -54,11 +54,9 @@ class Cut(NamedTuple):
         return self.inner % self.block
 
 
-PARTIAL = "sum"
-"""In the place of a cut: each iteration has a part of a sum."""
-
-Part = Cut | str | None
-"""What an iteration has of a tensor; None if all of it, and `SAME` if each makes all of it."""
+Part = Cut | str
+"""What an iteration leaves of a result: a part of it, the monoid by which all are reduced, or
+`SAME` if each makes all of it."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +131,9 @@ def cutting_of(
     given = [_cut_of(rule, each, factor, outer, block) for each in rule.operands]
     made: list[Part] = []
     for at, each in enumerate(rule.results):
-        left: Part = _cut_of(rule, each, factor, outer, block)
-        if left is None and values[op.results[at]].dtype != "bool":
-            left = rule.reduce.get((factor, at))
-        if not isinstance(left, Cut) and left not in (PARTIAL, SAME):
-            raise Inadmissible(f"result {at} isn't a sum over what is cut")
+        left = _cut_of(rule, each, factor, outer, block) or rule.reduce.get((factor, at))
+        if left is None:
+            raise Inadmissible(f"result {at} is no reduction over what is cut")
         made.append(left)
     return Cutting(rule, factor, outer, block, layout, tuple(given), tuple(made))
 

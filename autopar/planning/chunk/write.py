@@ -1,4 +1,4 @@
-"""Writes regions as loops: `loop_take` brings parts, `loop_cat` and `loop_sum` put them together.
+"""Writes regions as loops: `loop_take` brings parts, `loop_cat` and `loop_reduce` join them.
 
 Iterations of a loop are alike. Where what is cut doesn't divide, the last, smaller part is no
 iteration: its ops are there once more, behind the loop, with sizes of their own.
@@ -15,9 +15,9 @@ from autopar.ir.dims import SubDim
 from autopar.ir.dtypes import HALVES
 from autopar.ir.emitted import Emitted
 from autopar.ir.layout import Layout
-from autopar.ir.memory.accumulating import ADDS, OVER
+from autopar.ir.memory.accumulating import OVER, in_place
 from autopar.ir.memory.kernels import written_arguments
-from autopar.ir.ops.loops import CAT, SUM, TAKE
+from autopar.ir.ops.loops import CAT, REDUCE, TAKE
 from autopar.ir.program import Op, Value
 from autopar.planning.chunk.halo import Held, Read, pieces_of
 from autopar.planning.chunk.levels import Level
@@ -25,6 +25,7 @@ from autopar.planning.chunk.local import Call, Piece, block_call, local_dist, mo
 from autopar.planning.chunk.narrow import Narrowing
 from autopar.planning.chunk.reach import Reach
 from autopar.planning.chunk.region import Region
+from autopar.planning.chunk.searching import Searches, Searching
 from autopar.planning.chunk.split import Cut, Cutting
 from autopar.planning.chunk.writer import Writer
 
@@ -50,6 +51,9 @@ class LoopWriter:
     _taken: dict[tuple[object, ...], str] = field(default_factory=dict)
     _held: dict[str, Held] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._searches = Searches(self.to)
+
     @property
     def cut(self) -> Cut:
         """How the value is cut from which the region grew."""
@@ -62,7 +66,9 @@ class LoopWriter:
             (op, at)
             for op in self.level.ops
             for at, name in enumerate(op.results)
-            if name not in self.level.again and self.region.is_left(name, self.wanted)
+            if name not in self.level.again
+            and self.region.is_left(name, self.wanted)
+            and not self._search(op)
         ]
         alone, made = len(pieces) == 1, list[list[str]]()
         # What a loop leaves is there before the rest begins.
@@ -73,6 +79,13 @@ class LoopWriter:
             made.append([self._left(op, at, piece, alone=alone) for op, at in left])
         for (op, at), lefts in zip(left, zip(*made, strict=True), strict=True):
             self._join(op, at, lefts)
+        for op in self.level.ops:
+            if (found := self._search(op)) is not None:
+                self._searches.join(op, found.block)
+
+    def _search(self, op: Op) -> Searching | None:
+        found = self.region.ops[op.results]
+        return found if isinstance(found, Searching) else None
 
     def _copy(self, op: Op, piece: Piece) -> None:
         """Adds an op as an iteration has it."""
@@ -81,13 +94,16 @@ class LoopWriter:
             name if need is None else self._operand(op, at, need, piece)
             for at, (name, need) in enumerate(zip(op.operands, found.operands, strict=True))
         ]
+        if isinstance(found, Searching):
+            self._searches.add(op, operands[0], piece, self._inside(op, piece))
+            return
         results = [self._result(name, found, at, piece) for at, name in enumerate(op.results)]
         copy = self._local(op, found, piece).with_operands(operands)
         self.to.ops.append(self._inside(replace(copy, results=tuple(results)), piece))
 
     def _phase(self, op: Op) -> str:
         """Returns the phase of an op: what is computed again is in that of those who need it."""
-        if self.level.again.isdisjoint(op.results):
+        if op.phase != "forward" or self.level.again.isdisjoint(op.results):
             return op.phase
         return next(
             each.phase for each in self.level.ops if each.results[0] not in self.level.again
@@ -216,13 +232,14 @@ class LoopWriter:
         value, part = self.region.main.values[name], self._names[op.results[at], piece.suffix]
         to, inside = self.to, self._inside(op, piece)
         if not isinstance(cut, Cut):
-            wide = _wide(value)
+            wide = _wide(value, cut)
             if wide != value.dtype:
                 new = to.fresh(f"{part}.{wide}")
                 part = to.write(emitted.to_dtype(wide), inside, part, new, value.shape, wide)
             if piece.loop:
-                new = name if alone and wide == value.dtype else to.fresh(f"{name}.sum")
-                part = to.write(Emitted(SUM), inside, part, new, value.shape)
+                new = name if alone and wide == value.dtype else to.fresh(f"{name}.{cut}")
+                reduced = Emitted(REDUCE, (("monoid", cut),))
+                part = to.write(reduced, inside, part, new, value.shape)
             return part
         held = self._held[piece.suffix]
         own, have = held.own(cut), held.values[name]
@@ -247,12 +264,11 @@ class LoopWriter:
         if isinstance(cut, Cut):
             self._put_together(op, name, cut, parts)
             return
-        # Sums of halves are in 4 bytes, so that they are rounded once.
-        wide, total = _wide(value), parts[0]
+        wide, total = _wide(value, cut), parts[0]
         for part in parts[1:]:
             new = name if wide == value.dtype else to.fresh(f"{name}.total")
-            total = to.write(emitted.combine("sum", part, wide), op, total, new, value.shape)
-            to.ops[-1] = replace(to.ops[-1], plan=((ADDS, name),))
+            total = to.write(emitted.combine(cut, part, wide), op, total, new, value.shape)
+            to.ops[-1] = replace(to.ops[-1], plan=(in_place(cut, name),))
         if total != name:
             to.write(emitted.to_dtype(value.dtype), op, total, name, value.shape, value.dtype)
 
@@ -291,8 +307,10 @@ class LoopWriter:
         self.to.values[name] = replace(new, dist=layout, origin=value.origin)
 
 
-def _wide(value: Value) -> str:
-    return "f32" if value.dtype in HALVES else value.dtype
+def _wide(value: Value, monoid: str) -> str:
+    """Returns the dtype in which a value is reduced: halves are rounded once, if at all."""
+    exact = monoid not in ("sum", "prod")
+    return "f32" if value.dtype in HALVES and not exact else value.dtype
 
 
 def _sides(cut: Cut, size: int) -> tuple[int, ...]:

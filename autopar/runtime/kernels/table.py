@@ -19,10 +19,9 @@ from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.dtypes import TORCH_NAMES
 from autopar.ir.emitted import OFFLOAD
 from autopar.ir.expr.expression import Expr
-from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, overload
+from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, WRITTEN_OVER, overload
 from autopar.ir.ops.dense import ALONE, DENSE, DENSE_ROWS
 from autopar.ir.ops.elementwise.optimizer import FUSED_STEPS
-from autopar.ir.ops.reduce.softmax import OVER_GRADIENTS
 from autopar.ir.ops.shape.view import MARKED, RESHAPES
 from autopar.ir.program import Arg, DType, Ref
 from autopar.ir.rules.foreign import FUNCTIONAL, SEEDED
@@ -135,9 +134,9 @@ def in_place_kernel(kind: str) -> Kernel:
     if kind == OFFLOAD:
         return offload_over
     name, _, overload = kind.rpartition(".")
-    if kind in OVER_GRADIENTS:
-        _, variant, taking = OVER_GRADIENTS[kind]
-        return _over_first(_overload(f"{name}.{variant}"), taking)
+    if kind in WRITTEN_OVER:
+        form = WRITTEN_OVER[kind]
+        return _over_first(_overload(f"{name}.{form.variant}"), form.taking)
     found = _overload(f"{name}_.{overload}")
     return _with_dense_gradients(found) if kind in FUSED_STEPS else found
 

@@ -226,7 +226,7 @@ def _accumulated(step: Step, parts: Sequence[_Part], name: str, dtype: torch.dty
     if parts[0].own.times == 1:
         return total
     with step.graph.inserting_before(total.next):
-        return step.call(parts[0].own.place("backward"), loop.total, total)
+        return step.call(parts[0].own.place("backward"), loop.reduce, total, "sum")
 
 
 def _behind(step: Step, *nodes: fx.Node | None) -> fx.Node:
@@ -290,7 +290,7 @@ def _weighted(step: Step, parts: Sequence[_Part]) -> fx.Node:
     if first.times > 1:
         place = first.place("forward")
         weighted = step.call(place, aten.mul.Scalar, losses[0], first.weight)
-        return step.call(place, loop.total, weighted)
+        return step.call(place, loop.reduce, weighted, "sum")
     if len(losses) == 1:
         return losses[0]
     total = step.call(START, aten.mul.Scalar, losses[0], first.weight)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autopar.ir.dtypes import FLOATS, INEXACT
 from autopar.ir.expr.expression import IntExpr, shape_str
-from autopar.ir.ops.table import IDEMPOTENT, SERIES, RuleFunction, Table, pending, same
+from autopar.ir.ops.table import IDEMPOTENT, SERIES, Over, RuleFunction, Table, pending, same
 from autopar.ir.rules.rule import ALL_MONOIDS, Dims, Linear, OpCall, Rule, RuleError, build_rule
 
 
@@ -114,7 +114,11 @@ def _lattice(monoid: str, distributive: Sequence[str]) -> tuple[Linear, ...]:
 
 
 def _aten(names: str, rule: RuleFunction, *overloads: str) -> dict[str, RuleFunction]:
-    return same([f"aten.{name}.{o}" for name in names.split() for o in overloads], rule)
+    return same(_kinds(names, *overloads), rule)
+
+
+def _kinds(names: str, *overloads: str) -> list[str]:
+    return [f"aten.{name}.{overload}" for name in names.split() for overload in overloads]
 
 
 UNARY: Table = {
@@ -280,6 +284,29 @@ BACKWARD: Table = {
         pointwise(LEFT, work=5),
         "default",
     ),
+}
+
+SHARP = frozenset(
+    (
+        *_kinds("eq ge gt le lt ne fmod remainder", "Tensor", "Scalar"),
+        *_kinds("div", "Tensor_mode", "Scalar_mode"),
+        *_kinds("pow", "Tensor_Scalar"),
+        *_kinds(
+            "acos acosh asin atanh ceil elu_backward floor floor_divide frac hardshrink_backward"
+            " hardsigmoid_backward hardswish_backward hardtanh_backward heaviside isclose"
+            " leaky_relu_backward log log10 log1p log2 logical_not reciprocal round rsqrt sgn sign"
+            " signbit softshrink_backward sqrt threshold_backward trunc",
+            "default",
+        ),
+    )
+)
+"""Ops that tell numbers apart however close they are: what is rounded in another way may be far."""
+
+SMOOTH = frozenset(("aten.exp.default", "aten.exp2.default"))
+"""Ops whose results are far from where others are sharp."""
+
+OVER_FIRST: Mapping[str, Over] = {
+    f"aten.{name}.default": Over("self", "out", "out") for name in ("maximum", "minimum")
 }
 
 RULES: Table = {**UNARY, **COMPARISON, **ARITHMETIC, **CHOICE, **BACKWARD}

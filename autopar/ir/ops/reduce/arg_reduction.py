@@ -6,7 +6,7 @@ extremum first, which may be pending, and then the least index of an element tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autopar.ir.dtypes import FLOATS
 from autopar.ir.expr.expression import prod
@@ -69,6 +69,16 @@ def _write_index(w: BodyWriter, x: str, peak: str, dims: Sequence[int]) -> str:
     candidates = w.emit("aten.where.ScalarOther", picked, shape, "i64")
     return w.reduce("aten.amin.default", candidates, dims)
 
+
+WITH_EXTREMA: Mapping[str, str] = {
+    "aten.argmax.default": "aten.max.dim",
+    "aten.argmin.default": "aten.min.dim",
+    "aten.max.dim": "aten.max.dim",
+    "aten.min.dim": "aten.min.dim",
+}
+"""Searches along one dimension, and what finds the extremum and its index, with the same arguments.
+
+Of equal elements the first is found, and what is no number before all others."""
 
 RULES: Table = {
     "aten.argmax.default": searching(only_listed_dims, "aten.amax.default"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from autopar.ir.ops.body import BodyWriter, accumulate_dtype, with_bodies
-from autopar.ir.ops.table import RuleFunction, Table, axis, dense, factors, pending
+from autopar.ir.ops.table import Over, RuleFunction, Table, axis, dense, factors, pending
 from autopar.ir.program import Ref
 from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
@@ -75,15 +75,15 @@ def softmax_backward(log: bool) -> RuleFunction:
             factor = w.like("aten.exp.default", output) if log else output
             inner = gradient if log else w.combine("aten.mul.Tensor", gradient, factor)
             total = w.reduce("aten.sum.dim_IntList", inner, (at,))
+            name = None if wide != target.dtype else target.name
             if log:
-                found = w.combine(
-                    "aten.sub.Tensor", gradient, w.combine("aten.mul.Tensor", factor, total)
-                )
+                mean = w.combine("aten.mul.Tensor", factor, total)
+                found = w.combine("aten.sub.Tensor", gradient, mean, name)
             else:
-                found = w.combine(
-                    "aten.mul.Tensor", w.combine("aten.sub.Tensor", gradient, total), factor
-                )
-            w.cast(found, target.dtype, target.name)
+                centered = w.combine("aten.sub.Tensor", gradient, total)
+                found = w.combine("aten.mul.Tensor", centered, factor, name)
+            if name is None:
+                w.cast(found, target.dtype, target.name)
 
         return with_bodies(make, "reduced", write)
 
@@ -128,14 +128,11 @@ def masked_softmax(call: OpCall) -> Rule | None:
     return build_rule(call, operands, [dims], whole=whole, linear=linear, work=5)
 
 
-OVER_GRADIENTS: Mapping[str, tuple[str, str, str]] = {
-    "aten._softmax_backward_data.default": ("grad_output", "out", "grad_input"),
-    "aten._log_softmax_backward_data.default": ("grad_output", "out", "out"),
+OVER_GRADIENTS: Mapping[str, Over] = {
+    "aten._softmax_backward_data.default": Over("grad_output", "out", "grad_input"),
+    "aten._log_softmax_backward_data.default": Over("grad_output", "out", "out"),
 }
-"""Ops whose result may be written over an operand, though they have no in-place form: which one,
-by which overload, and which argument of that takes it.
-
-Kernels sum a row up before they write it, and then read each element for the last time."""
+"""Kernels sum a row up before they write it, and then read each element for the last time."""
 
 RULES: Table = {
     "aten._softmax.default": softmax(log=False),

@@ -22,7 +22,8 @@ from autopar.ir.memory.strides import (
 )
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.ops.elementwise.pointwise import RULES as POINTWISE
-from autopar.ir.ops.products.recurrent_memory import layer_workspace
+from autopar.ir.ops.products.recurrent_memory import TAKEN as RECURRENT_TAKEN
+from autopar.ir.ops.products.recurrent_memory import Taken, layer_workspace
 from autopar.ir.program import Arg
 
 View = Callable[[Mapping[str, Arg], Placed, Shape, int], Result]
@@ -240,9 +241,23 @@ def _embedding_bag_room(
     return (0, (count + 1) * operands[1].itemsize if count else 0, *(0 for _ in results[2:]))
 
 
+def _number_bytes(
+    args: Mapping[str, Arg], operands: Sequence[Placed], results: Sequence[Shape]
+) -> int:
+    """A number becomes a tensor of the dtype of what it stands beside."""
+    return operands[-1].itemsize
+
+
 ROOM: Mapping[str, Room] = {
     "aten._embedding_bag.default": _embedding_bag_room,
     "aten._embedding_bag_forward_only.default": _embedding_bag_room,
     "aten.mkldnn_rnn_layer.default": layer_workspace,
 }
 """Kernels whose results take more memory than their elements."""
+
+TAKEN: Mapping[str, Taken] = {
+    **RECURRENT_TAKEN,
+    "aten.where.ScalarOther": _number_bytes,
+    "aten.where.ScalarSelf": _number_bytes,
+}
+"""What kernels take and give back, per op."""
