@@ -288,5 +288,5 @@ def test_a_random_step(seed: int, tmp_path: Path) -> None:
 def test_what_can_not_be_cut_is_refused() -> None:
     x = torch.ones(5, 3, 6, 6)
     asked: Any = {"dynamic": {0: {2: "height=4:8"}, 1: {2: "height=4:8"}}}
-    with pytest.raises(AnnotationError, match="reads what is cut through windows, which overlap"):
+    with pytest.raises(AnnotationError, match="through windows, for which the size must be known"):
         compiled(Images(), (x, x), "1", chunks={"up": (2, 4)}, **asked)

@@ -143,7 +143,7 @@ def _check(rule: Rule, factor: str, own: Cut) -> None:
             raise Inadmissible(_WINDOWS)
 
 
-_WINDOWS = "it reads what is cut through windows, which needs a known size of one dimension"
+_WINDOWS = "it reads what is cut through windows, for which the size must be known"
 
 _CONTINUED = ("none", "wrap", "reflect")
 """What windows read beyond a border isn't near it, or they end there."""
