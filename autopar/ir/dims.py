@@ -39,6 +39,19 @@ class SubDim:
     axes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Piece(SubDim):
+    """A factor of which it is said which elements there are, instead of blocks by the ceiling.
+
+    Attributes:
+        start: The first one.
+        length: How many there are.
+    """
+
+    start: IntExpr = 0
+    length: IntExpr = 0
+
+
 DimLayout = tuple[SubDim, ...]
 """The sub-dimensions of one dimension, major to minor. Their sizes multiply to its size."""
 
@@ -106,6 +119,8 @@ def block_extent(
 
 def local_extent(sub: SubDim, mesh: ProcessMesh) -> tuple[IntExpr, IntExpr]:
     """Returns (offset, size) of a rank's block of a sub-dimension, in elements of it."""
+    if isinstance(sub, Piece):
+        return sub.start, sub.length
     parts = mesh.axes_size(sub.axes)
     if parts == 1:
         return 0, sub.size

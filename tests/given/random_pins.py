@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 from autopar.annotate import Pin
+from autopar.ir.expr.expression import planned
 from autopar.ir.mesh import ProcessMesh
-from autopar.ir.program import Program
+from autopar.ir.program import Program, Value
 
 SPLITS_PER_PIN_SET = 5
 
@@ -26,10 +27,10 @@ def random_pins(program: Program, mesh: ProcessMesh, name: str, seed: int) -> tu
     main = program.main
     renewed = {new for new, _ in main.aliases}  # these lie where their old content does
     free = [value for value in main.values.values() if value.name not in renewed]
-    large = [value for value in free if max(value.global_shape, default=1) > 1]
+    large = [value for value in free if max(_sizes(value), default=1) > 1]
     pins = []
     for value in chance.sample(large, min(len(large), SPLITS_PER_PIN_SET + 1)):
-        shape = value.global_shape
+        shape = _sizes(value)
         entries: list[list[str]] = [[] for _ in shape]
         axes = chance.sample(mesh.dim_names, chance.randint(1, mesh.ndim))
         for axis in axes:
@@ -37,3 +38,8 @@ def random_pins(program: Program, mesh: ProcessMesh, name: str, seed: int) -> tu
         mapping = tuple(tuple(entry) if entry else -1 for entry in entries)
         pins.append(Pin(value.name, mapping, f"pin set {seed}"))
     return tuple(pins)
+
+
+def _sizes(value: Value) -> list[int]:
+    """Returns the sizes of a value, as planned."""
+    return [*map(planned, value.global_shape)]

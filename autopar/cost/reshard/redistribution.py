@@ -36,6 +36,8 @@ def redistribution_messages(
         holders: How many have the same block.
         readers: How many get the same block.
     """
+    if not min(held, wanted):
+        return Messages(0, 0)
     received = _overlapped(wanted, held, size)
     sent = block_size(_overlapped(held, wanted, size) * readers, holders)
     return Messages(max(received, sent), max(wanted, sent * min(held, wanted)))

@@ -58,16 +58,29 @@ def is_at_least(expr: IntExpr, least: IntExpr) -> bool:
 
 
 def _below(total: IntExpr) -> Iterator[IntExpr]:
-    """Yields sums that are never larger than one in which there is a maximum, or less a minimum."""
+    """Yields sums that are never larger than one of a maximum, or less a minimum or a quotient."""
     terms = terms_of(total)
     if len(terms) < 2:
         return
-    for monomial, factor in terms.items():
-        atom = monomial[0] if len(monomial) == 1 else None
-        if isinstance(atom, Binary) and atom.op == ("max" if factor > 0 else "min"):
+    single = [(each[0], factor) for each, factor in terms.items() if len(each) == 1]
+    atoms = [(atom, factor) for atom, factor in single if isinstance(atom, Binary)]
+    for atom, factor in atoms:
+        if atom.op == ("max" if factor > 0 else "min"):
             rest = add(total, multiply(atom, -factor))
             yield from (add(rest, multiply(side, factor)) for side in (atom.lhs, atom.rhs))
-            return
+            break
+    for atom, factor in atoms:
+        if (more := _not_less(atom, factor)) is not None:
+            yield add(total, multiply(add(multiply(atom, factor), more), -1))
+            break
+
+
+def _not_less(atom: Binary, factor: int) -> IntExpr | None:
+    """Returns what isn't less than a quotient times a number less than 0: `n` of `n // 4 * -4`."""
+    divisor = atom.rhs
+    if atom.op != "//" or not isinstance(divisor, int) or divisor < 1 or factor >= 0:
+        return None
+    return None if factor % divisor else multiply(atom.lhs, -factor // divisor)
 
 
 def is_less(one: IntExpr, other: IntExpr) -> bool | None:

@@ -7,7 +7,6 @@ behind this sees ordinary ops, which count as often as they run.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -17,16 +16,18 @@ from autopar.annotate import ChunkPin
 from autopar.base.errors import AnnotationError
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.chunks import chunk_of, without_chunk
+from autopar.ir.expr.expression import planned, prod
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.program import MICROBATCH, Function, Op, Program
 from autopar.ir.rules.rule import SAME
+from autopar.planning.chunk.cut import Cut
 from autopar.planning.chunk.halo import without_halo
 from autopar.planning.chunk.levels import levels_in
 from autopar.planning.chunk.order import in_order
 from autopar.planning.chunk.region import Key, Region, bytes_of, grown, with_bodies
 from autopar.planning.chunk.sharp import WHY, sharp_in
-from autopar.planning.chunk.split import Cut, is_splittable
+from autopar.planning.chunk.split import is_splittable
 from autopar.planning.chunk.wanted import Wanted, marked, matching, steady
 from autopar.planning.chunk.write import LoopWriter
 from autopar.planning.chunk.writer import Writer
@@ -120,7 +121,7 @@ def _cut(
             f"{wanted[0].place}: {wanted[0].name!r} can't be computed in {wanted[0].parts} parts:"
             f" {why}; name another value or dimension, or leave it out"
         )
-    enough = [each for each in found if each.cuts[each.seed].inner >= wanted[0].parts]
+    enough = [each for each in found if each.cuts[each.seed].fills(wanted[0].parts)]
     found = enough or found
     saved = [_saved(region, values) for region in found]
     least = max(saved) - _NEAR * abs(max(saved))
@@ -139,12 +140,12 @@ def _has_grown(region: Region, value: str, cut: Cut) -> bool:
 def _in_front(region: Region) -> int:
     """Returns how often there is what is cut, side by side."""
     cut, shape = region.cuts[region.seed], region.main.values[region.seed].shape
-    return cut.outer * math.prod(size for size in shape[: cut.dim] if isinstance(size, int))
+    return planned(prod((cut.outer, *shape[: cut.dim])))
 
 
 def _saved(region: Region, values: Collection[str]) -> float:
     """Returns the bytes that are saved by a region, less those that are computed again."""
-    gained = region.gained(values) * (1 - 1 / region.cuts[region.seed].parts)
+    gained = region.gained(values) * (1 - region.cuts[region.seed].share)
     made = Counter(name for level in levels_in(region) for op in level.ops for name in op.results)
     large = (name for name in made if region.is_large(name))
     return gained - sum((made[name] - 1) * region.bytes_of(name) for name in large)
@@ -153,27 +154,30 @@ def _saved(region: Region, values: Collection[str]) -> float:
 def _grown(main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool) -> Region:
     """Returns the region of a value, cut into a few more or fewer parts where that is wanted."""
     first = _grown_with_bodies(main, loop, wanted, cut, phases_apart)
-    for block in _blocks(cut) if first.is_misaligned else ():
-        other = cut._replace(block=block)
+    for other in _others(cut) if first.is_misaligned else ():
         region = _grown_with_bodies(main, loop, wanted, other, phases_apart)
         if not region.is_misaligned:
             return region
     return first
 
 
-def _blocks(cut: Cut) -> list[int]:
-    """Returns other blocks: of a few more parts, or whole strides; those that are nearest first."""
-    more = [-(-cut.inner // (cut.parts + more)) for more in range(1, 1 + _MORE)]
+def _others(cut: Cut) -> list[Cut]:
+    """Returns cuts of a few more parts, or into whole strides; those that are nearest first."""
+    inner, block = cut.inner, cut.runs[0].block
+    if not isinstance(inner, int) or not isinstance(block, int):
+        return [cut.shorter(number) for number in range(1, 1 + _MORE)]
+    more = [-(-inner // (cut.parts + more)) for more in range(1, 1 + _MORE)]
     for stride in _STRIDES:
-        down = cut.block // stride * stride
+        down = block // stride * stride
         more += [down, down + stride]
-    others = dict.fromkeys(block for block in more if 0 < block < cut.inner)
-    return sorted(others.keys() - {cut.block}, key=lambda each: _parts_off(cut, each))
+    blocks = dict.fromkeys(each for each in more if 0 < each < inner).keys() - {block}
+    others = (cut.of_blocks(inner, each) for each in blocks)
+    return sorted(others, key=lambda each: _parts_off(cut, each))
 
 
-def _parts_off(cut: Cut, block: int) -> tuple[int, int]:
+def _parts_off(cut: Cut, other: Cut) -> tuple[int, int]:
     """Returns how many more or fewer parts there are with another block, more of them first."""
-    more = cut._replace(block=block).parts - cut.parts
+    more = other.parts - cut.parts
     return abs(more), -more
 
 

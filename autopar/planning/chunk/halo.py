@@ -15,12 +15,13 @@ from typing import NamedTuple
 from autopar.ir.program import Op
 from autopar.ir.rules.rule import SAME
 from autopar.ir.rules.window import Fill
+from autopar.planning.chunk.cut import Cut, known
 from autopar.planning.chunk.levels import Level, levels_in
 from autopar.planning.chunk.local import Piece, moved_call
 from autopar.planning.chunk.narrow import Narrowing
 from autopar.planning.chunk.reach import Reach
 from autopar.planning.chunk.region import Key, Region
-from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, read_of
+from autopar.planning.chunk.split import Cutting, Inadmissible, read_of, windows_of
 
 
 class Read(NamedTuple):
@@ -68,6 +69,10 @@ class Held:
     values: dict[str, Reach] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.region.is_known:
+            for op in self.level.ops:
+                self._compute_block(op, self.region.ops[op.results])
+            return
         made = {name for op in self.level.ops for name in op.results}
         wants: dict[str, Reach] = {}
         for op in reversed(self.level.ops):
@@ -75,22 +80,27 @@ class Held:
             for at, (name, need) in enumerate(self._operands(op)):
                 if need is None or name not in made or self.region.cuts.get(name) != need:
                     continue
-                reach = self.read(op, at).reach.within(need.inner)
-                known = wants.get(name)
-                wants[name] = reach if known is None else known.joined(reach, need.inner)
+                reach, inner = self.read(op, at).reach, known(need.inner)
+                reach = reach.within(inner)
+                others = wants.get(name)
+                wants[name] = reach if others is None else others.joined(reach, inner)
 
     def own(self, cut: Cut) -> Reach:
         """Returns the block of an iteration."""
-        return Reach.of_blocks(cut.inner, cut.block, self._length(cut.inner, cut.block))
+        inner, block, length = cut.inner, cut.runs[0].block, cut.size(self.piece.at)
+        if isinstance(inner, int) and isinstance(block, int) and isinstance(length, int):
+            return Reach.of_blocks(inner, block, length)
+        return Reach.of_open(cut.start(self.piece.at), length)
 
     def read(self, op: Op, at: int) -> Read:
         """Returns what an op reads of an operand that is cut."""
         found = self.region.ops[op.results]
-        if isinstance(found, Narrowing):
+        if isinstance(found, Narrowing) or not self.region.is_known:
             need = found.operands[at]
             assert need is not None
             return Read(self.own(need), 0)
-        window, minor = read_of(found.rule, found.rule.operands[at], found.factor)
+        window, behind = read_of(found.rule, found.rule.operands[at], found.factor)
+        minor = known(behind)
         reach = self.ops[op.results]
         if window is None:
             return Read(reach.times(minor), 0)
@@ -99,17 +109,23 @@ class Held:
     def is_block(self, op: Op) -> bool:
         """Whether an op computes no halo."""
         found = self.region.ops[op.results]
-        return self.ops[op.results].is_same(self._share(found), self.piece.iterations)
+        return self.ops[op.results].is_same(self.own(found.own), self.piece.iterations)
 
     def _operands(self, op: Op) -> Sequence[tuple[str, Cut | None]]:
         return list(zip(op.operands, self.region.ops[op.results].operands, strict=True))
 
-    def _length(self, inner: int, block: int) -> int:
-        return inner % block if self.piece.is_rest else block
+    def _compute_block(self, op: Op, found: Cutting) -> None:
+        """Notes that an op computes blocks, of which sizes are open.
 
-    def _share(self, found: Cutting) -> Reach:
-        """Returns the block of the factor that iterations share."""
-        return Reach.of_blocks(found.inner, found.block, self._length(found.inner, found.block))
+        Raises:
+            NoHalo: If it reads more than that.
+        """
+        if not isinstance(found, Narrowing) and windows_of(found.rule, found.factor):
+            raise NoHalo(op.results)
+        self.ops[op.results] = self.own(found.own)
+        for name, part in zip(op.results, found.results, strict=True):
+            if isinstance(part, Cut):
+                self.values[name] = self.own(part)
 
     def _compute(self, op: Op, found: Cutting, wants: Mapping[str, Reach]) -> None:
         """Notes what an op computes of its results, of which others want something.
@@ -120,18 +136,19 @@ class Held:
         if isinstance(found, Narrowing):
             self._narrow(op, found, wants)
             return
-        again, share, needed, reduced = self.level.again, self._share(found), list[Reach](), False
+        again, share, needed, reduced = self.level.again, self.own(found.own), list[Reach](), False
+        inner = known(found.own.inner)
         for at, (name, part) in enumerate(zip(op.results, found.results, strict=True)):
             if name in wants:
-                needed.append(wants[name].over(self._minor(found, at)).within(found.inner))
+                needed.append(wants[name].over(self._minor(found, at)).within(inner))
             is_reduced = not isinstance(part, Cut) and part != SAME
             if name not in again and (is_reduced or self.region.is_left(name, self.wanted)):
                 needed.append(share)
                 reduced |= is_reduced
-        reach = reduce(lambda one, other: one.joined(other, found.inner), needed or [share])
+        reach = reduce(lambda one, other: one.joined(other, inner), needed or [share])
         if not reach.is_same(share, self.piece.iterations):
             parts = (part for part in (*found.operands, *found.results) if isinstance(part, Cut))
-            side_by_side = found.outer > 1 or any(part.outer > 1 for part in parts)
+            side_by_side = found.own.outer != 1 or any(part.outer != 1 for part in parts)
             if reduced or side_by_side:
                 raise NoHalo(op.results)
             if moved_call(found, op.kind, reach, self.piece) is None:
@@ -149,25 +166,31 @@ class Held:
         """
         (name,), (part,) = op.results, found.results
         assert isinstance(part, Cut)
-        self.ops[op.results], self.values[name] = self._share(found), self.own(part)
+        self.ops[op.results], self.values[name] = self.own(found.own), self.own(part)
         if name in wants and not wants[name].is_same(self.own(part), self.piece.iterations):
             raise NoHalo(op.results)
 
     @staticmethod
     def _minor(found: Cutting, at: int) -> int:
-        return read_of(found.rule, found.rule.results[at], found.factor)[1]
+        return known(read_of(found.rule, found.rule.results[at], found.factor)[1])
 
 
 def pieces_of(region: Region, loop: str) -> list[Piece]:
-    """Returns the pieces of a loop: that of whole blocks, and what is left.
+    """Returns the pieces of a loop: those of whole blocks, and what is left.
 
     Args:
         region: The region.
         loop: The name of the loop.
     """
-    full, parts = region.cuts[region.seed].full, region.cuts[region.seed].parts
-    pieces = [Piece(loop if full > 1 else "", 0, full, "part")]
-    return [*pieces, Piece("", full, 1, "rest")] if parts > full else pieces
+    cut, pieces, first = region.cuts[region.seed], list[Piece](), 0
+    for at, (_, times) in enumerate(cut.runs):
+        number = f"{at + 1}" if at else ""
+        name = f"{loop}_run{number}" if at else loop
+        pieces.append(Piece(name if times > 1 else "", first, times, f"part{number}", at))
+        first += times
+    if cut.rest != 0:
+        pieces.append(Piece("", first, 1, "rest", len(cut.runs)))
+    return pieces
 
 
 def without_halo(region: Region) -> NoHalo | None:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from autopar.ir.program import Op
+from autopar.planning.chunk.cut import Cut
 from autopar.planning.chunk.region import Key, Region
-from autopar.planning.chunk.split import Cut
 
 
 def levels_of(region: Region) -> dict[Key, int]:

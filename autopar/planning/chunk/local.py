@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from autopar.base.errors import AnnotationError
@@ -29,17 +29,14 @@ class Piece:
         first: The first iteration.
         trip: How many there are.
         suffix: Of the names of what it has.
+        at: Which run of iterations it is.
     """
 
     loop: str
     first: int
     trip: int
     suffix: str
-
-    @property
-    def is_rest(self) -> bool:
-        """Whether it is the smaller part."""
-        return self.suffix == "rest"
+    at: int
 
     @property
     def iterations(self) -> range:
@@ -73,7 +70,7 @@ def block_call(found: Cutting, kind: str, axis: str, parts: int, piece: Piece) -
         parts: How many iterations there are.
         piece: Those in question.
     """
-    kind, args = rank_call(found.rule, found.dist(axis, parts), kind)
+    kind, args = rank_call(found.rule, found.dist(axis, parts, piece.at), kind)
     return kind, {name: _at(arg, axis, piece) for name, arg in args.items()}
 
 
@@ -166,7 +163,7 @@ def _named(arg: int | tuple[str, ...] | LocalArg) -> Iterator[str]:
         yield from (name for dim in arg.dims for name in dim)
 
 
-def local_dist(op: Op, found: Cutting, length: int) -> OpDist | None:
+def local_dist(op: Op, found: Cutting, length: IntExpr) -> OpDist | None:
     """Returns the choice that is pinned for an op, of a part of it.
 
     Args:
@@ -180,7 +177,7 @@ def local_dist(op: Op, found: Cutting, length: int) -> OpDist | None:
     chosen = None if op.dist is None else op.dist.factor(found.factor)
     if op.dist is None or chosen is None:
         return op.dist
-    if len(chosen) > 1 or len(found.layout) > 1 or found.outer > 1:
+    if len(chosen) > 1 or found.own.outer != 1:
         raise AnnotationError(f"{op.loc}: {op.kind} is pinned within what chunks cut")
     factors = tuple(
         (name, (SubDim(length, dim[0].axes),) if name == found.factor else dim)
@@ -196,11 +193,11 @@ def _at(arg: Arg, axis: str, piece: Piece) -> Arg:
     if not isinstance(arg, Expr):
         return arg
     if not piece.loop:
-        return substitute(arg, {axis: piece.first})
+        return substitute(arg, {axis: 0})
     # Of a loop around it, it may depend too.
     others = dict.fromkeys(axes_of(arg) - {axis}, 0)
-    first, second = (evaluate(arg, {**others, axis: at}) for at in (0, 1))
-    linear: Callable[[int], int] = lambda at: first + at * (second - first)  # noqa: E731
-    if any(evaluate(arg, {**others, axis: at}) != linear(at) for at in range(piece.trip)):
+    at = [substitute(arg, {**others, axis: each}) for each in range(piece.trip)]
+    step = at[1] - at[0]
+    if any(number != at[0] + each * step for each, number in enumerate(at)):
         return arg
-    return substitute(arg, {axis: 0}) + Coord(piece.loop) * (second - first)
+    return substitute(arg, {axis: 0}) + Coord(piece.loop) * step

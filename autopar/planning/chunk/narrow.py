@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.ir import emitted
-from autopar.ir.dims import block_size
+from autopar.ir.expr.facts import is_at_least, smaller
 from autopar.ir.ops import rule_of
 from autopar.ir.program import Op, Value
-from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, Misaligned
+from autopar.planning.chunk.cut import Cut
+from autopar.planning.chunk.split import Cutting, Inadmissible, Misaligned
 
 
 @dataclass(frozen=True)
@@ -27,24 +28,18 @@ class Narrowing(Cutting):
 
     dim: int
 
-    @property
-    def inner(self) -> int:
-        """How many elements there are of the result, of which iterations compute parts."""
-        (part,) = self.results
-        assert isinstance(part, Cut)
-        return part.inner
-
-    def local(self, op: Op, *, is_rest: bool) -> Op:
+    def local(self, op: Op, at: int) -> Op:
         """Returns the op of a part.
 
         Args:
             op: The op.
-            is_rest: Whether that is the last, smaller part.
+            at: In which run it is, or behind all of them.
         """
         (before,), (after,) = self.operands, self.results
         assert isinstance(before, Cut)
         assert isinstance(after, Cut)
-        end = min(before.rest, after.rest) if is_rest else before.block
+        is_rest = at == len(before.runs)
+        end = smaller(before.rest, after.rest) if is_rest else before.size(at)
         if not is_rest or op.kind == emitted.SLICE:
             same = emitted.slice_(0, end, self.dim).with_operand(op.operands[0])
             return same.instead_of(op, op.results[0])
@@ -77,16 +72,12 @@ def narrowing_of(op: Op, values: Mapping[str, Value], cut: Cut, operand: int) ->
     dim %= len(before)
     if cut.dim != dim or before[dim] == after[dim]:
         return None
-    cuts = [cut._replace(inner=size) for size in (before[dim], after[dim]) if type(size) is int]
-    if cut.outer > 1 or len(cuts) < 2:
+    if cut.outer != 1:
         raise Inadmissible("it is a slice of what is cut")
-    _check(*cuts)
+    cuts = [cut._replace(inner=size) for size in (before[dim], after[dim])]
+    # Both have something left, which is behind all whole blocks of either.
+    sizes = [run.block for run in cut.runs] + [each.rest for each in cuts]
+    if any(each.rest == 0 for each in cuts) or not all(is_at_least(size, 0) for size in sizes):
+        raise Misaligned("a slice of it has only a part of an iteration's block")
     factor = next(iter((rule.results if operand < 0 else rule.operands)[0][dim]))
-    return Narrowing(rule, factor, 1, cut.block, (), (cuts[0],), (cuts[1],), dim)
-
-
-def _check(before: Cut, after: Cut) -> None:
-    for each in (before, after):
-        is_even = block_size(each.inner, each.parts) == each.block
-        if before.full != after.full or not each.rest or not is_even:
-            raise Misaligned("a slice of it has only a part of an iteration's block")
+    return Narrowing(rule, factor, cuts[1], (), (cuts[0],), (cuts[1],), dim)

@@ -10,7 +10,7 @@ elements, all of which exist: near a border they begin earlier, or later, than e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from autopar.ir.expr.expression import Coord, IntExpr, maximum, minimum
 from autopar.ir.rules.window import Window
@@ -44,6 +44,11 @@ class Reach(NamedTuple):
         """
         return cls(block, 0, 0, inner - length, length)
 
+    @classmethod
+    def of_open(cls, start: IntExpr, length: IntExpr) -> Reach:
+        """Returns what iterations have of a size that is open: it is only compared with others."""
+        return cls(0, cast(int, start), 0, 0, cast(int, length))
+
     def start(self, iteration: int) -> int:
         """Returns the first element of an iteration."""
         return min(max(iteration * self.step + self.offset, self.low), self.high)
@@ -54,6 +59,8 @@ class Reach(NamedTuple):
 
     def is_same(self, other: Reach, iterations: Sequence[int]) -> bool:
         """Whether iterations have the same elements."""
+        if self == other:
+            return True
         return self.length == other.length and all(
             self.start(each) == other.start(each) for each in iterations
         )

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
+from autopar.ir.expr.expression import planned
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.loops import ENTERS, LEAVES
 from autopar.ir.program import Function, Op, Value
 from autopar.ir.rules.rule import SAME
+from autopar.planning.chunk.cut import Cut
 from autopar.planning.chunk.narrow import narrowing_of
 from autopar.planning.chunk.searching import searching_of
-from autopar.planning.chunk.split import Cut, Cutting, Inadmissible, Misaligned, cutting_of
+from autopar.planning.chunk.split import Cutting, Inadmissible, Misaligned, cutting_of
 
 Key = tuple[str, ...]
 """Names an op: its results."""
@@ -86,6 +88,12 @@ class Region:
             return True
         return not all(self.reads_part(op, name) for op in self.readers[name])
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the sizes of all that is cut are known."""
+        owns = (found.own for found in self.ops.values())
+        return all(cut.is_known for cut in (*self.cuts.values(), *owns))
+
     @cached_property
     def readers(self) -> Mapping[str, Sequence[Op]]:
         """The ops that read each value."""
@@ -101,12 +109,11 @@ class Region:
 
 
 def _count(value: Value) -> int:
-    sizes = [size for size in value.shape if isinstance(size, int)]
-    return math.prod(sizes) if len(sizes) == len(value.shape) else 0
+    return math.prod(map(planned, value.shape))
 
 
 def bytes_of(value: Value) -> int:
-    """Returns the bytes of a value; 0 if its sizes are open."""
+    """Returns the bytes of a value, as planned."""
     return _count(value) * value.itemsize
 
 
@@ -214,7 +221,7 @@ class _Growth:
                 raise Inadmissible(f"each part would compute all of %{name}")
         seed = self._region.cuts[self._region.seed]
         for cut in (*found.operands, *found.results):
-            if isinstance(cut, Cut) and (cut.full, cut.rest > 0) != (seed.full, seed.rest > 0):
+            if isinstance(cut, Cut) and cut.number != seed.number:
                 raise Misaligned("it has another number of parts")
 
     def _between(self) -> Iterator[str]:

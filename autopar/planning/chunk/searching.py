@@ -21,8 +21,9 @@ from autopar.ir.ops import rule_of
 from autopar.ir.ops.loops import STACK
 from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.program import Arg, Op, Ref, Value
+from autopar.planning.chunk.cut import Cut, known
 from autopar.planning.chunk.local import Piece
-from autopar.planning.chunk.split import Cut, Cutting
+from autopar.planning.chunk.split import Cutting
 from autopar.planning.chunk.writer import Writer
 
 _FOUND = "found"
@@ -32,6 +33,11 @@ _FOUND = "found"
 @dataclass(frozen=True)
 class Searching(Cutting):
     """A search along what iterations share."""
+
+    @property
+    def block(self) -> int:
+        """How many elements an iteration has."""
+        return known(self.own.runs[0].block)
 
 
 def searching_of(op: Op, values: Mapping[str, Value], cut: Cut, operand: int) -> Searching | None:
@@ -45,13 +51,13 @@ def searching_of(op: Op, values: Mapping[str, Value], cut: Cut, operand: int) ->
     """
     rule = rule_of(op, values) if op.kind in WITH_EXTREMA and operand == 0 else None
     dim = op.arg("dim", -1 if len(op.results) > 1 else None)
-    if rule is None or not isinstance(dim, int) or cut.outer > 1:
+    if rule is None or not isinstance(dim, int) or cut.outer != 1 or not cut.is_known:
         return None
     (dims,) = rule.operands
     if dim % len(dims) != cut.dim:
         return None
     results = (_FOUND,) * len(op.results)
-    return Searching(rule, dims[cut.dim][0], 1, cut.block, (), (cut,), results)
+    return Searching(rule, dims[cut.dim][0], cut, (), (cut,), results)
 
 
 class Searches:

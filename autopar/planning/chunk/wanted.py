@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
-import math
-import operator
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 
 from autopar.annotate import ChunkPin
 from autopar.base.errors import AnnotationError, near_misses
 from autopar.ir.chunks import chunk_of
+from autopar.ir.expr.expression import IntExpr, prod
+from autopar.ir.expr.facts import can_exceed
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.program import STORED_ROLES, Function
-from autopar.planning.chunk.split import Cut
+from autopar.planning.chunk.cut import Cut
 
 
 class Wanted:
@@ -35,17 +34,14 @@ class Wanted:
         """Yields how the value may be cut: a dimension, or what was one before it was merged."""
         shape = main.values[self.value].shape
         for dim, size in enumerate(shape):
-            if self.dim not in (None, dim) or not isinstance(size, int):
-                continue
-            for outer in (1, *_merged(main, size)):
-                inner = size // outer
-                if min(inner, self.parts) > 1:
-                    yield Cut(dim, outer, inner, -(-inner // self.parts))
+            if self.dim in (None, dim):
+                for outer, inner, unit in dict.fromkeys(((1, size, 1), *_merged(main, size))):
+                    if self.parts > 1 and can_exceed(inner, 1):
+                        yield Cut.into(self.parts, dim, outer, inner, unit)
 
 
-def _merged(main: Function, size: int) -> list[int]:
-    """Returns the sizes in front of others with which views make a dimension of a size."""
-    found: dict[int, None] = {}
+def _merged(main: Function, size: IntExpr) -> Iterator[tuple[IntExpr, IntExpr, IntExpr]]:
+    """Yields of what views make a dimension of a size: what is in front, is cut, and is behind."""
     for op in main.ops:
         if op.phase == "forward" and op.kind in RESHAPES:
             rule = rule_of(op, main.values)
@@ -53,10 +49,17 @@ def _merged(main: Function, size: int) -> list[int]:
                 continue
             for dims in (*rule.operands, *rule.results):
                 for dim in dims:
-                    sizes = [each for name in dim if type(each := rule.sizes[name]) is int]
-                    if len(sizes) == len(dim) and math.prod(sizes) == size:
-                        found.update(dict.fromkeys(accumulate(sizes[:-1], operator.mul)))
-    return [outer for outer in found if 1 < outer < size]
+                    sizes = [rule.sizes[name] for name in dim if rule.sizes[name] != 1]
+                    if len(sizes) > 1 and prod(sizes) == size:
+                        yield from _sides(sizes)
+
+
+def _sides(sizes: Sequence[IntExpr]) -> Iterator[tuple[IntExpr, IntExpr, IntExpr]]:
+    """Yields how a dimension of sub-dimensions is cut along one, or from one on."""
+    is_known = all(isinstance(size, int) for size in sizes)
+    for at, size in enumerate(sizes):
+        outer, behind = prod(sizes[:at]), prod(sizes[at + 1 :])
+        yield (outer, size * behind, 1) if is_known else (outer, size, behind)
 
 
 def marked(main: Function) -> list[Wanted]:

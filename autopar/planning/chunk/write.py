@@ -14,11 +14,13 @@ from autopar.ir import emitted
 from autopar.ir.dims import SubDim
 from autopar.ir.dtypes import HALVES
 from autopar.ir.emitted import Emitted
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.layout import Layout
 from autopar.ir.memory.accumulating import OVER, in_place
 from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.ops.loops import CAT, REDUCE, TAKE
 from autopar.ir.program import Op, Value
+from autopar.planning.chunk.cut import Cut
 from autopar.planning.chunk.halo import Held, Read, pieces_of
 from autopar.planning.chunk.levels import Level
 from autopar.planning.chunk.local import Call, Piece, block_call, local_dist, moved_call
@@ -26,8 +28,10 @@ from autopar.planning.chunk.narrow import Narrowing
 from autopar.planning.chunk.reach import Reach
 from autopar.planning.chunk.region import Region
 from autopar.planning.chunk.searching import Searches, Searching
-from autopar.planning.chunk.split import Cut, Cutting
+from autopar.planning.chunk.split import Cutting
 from autopar.planning.chunk.writer import Writer
+
+Shape = tuple[IntExpr, ...]
 
 
 @dataclass
@@ -116,11 +120,11 @@ class LoopWriter:
     def _local(self, op: Op, found: Cutting, piece: Piece) -> Op:
         """Returns an op with the arguments and the choice that it has for a part."""
         if isinstance(found, Narrowing):
-            local_op = found.local(op, is_rest=piece.is_rest)
+            local_op = found.local(op, piece.at)
             return replace(local_op, phase=self._phase(op), dist=None)
         held, axis = self._held[piece.suffix], self.region.loop
         reach = held.ops[op.results]
-        if held.is_block(op) and found.layout:
+        if held.is_block(op):
             call: Call | None = block_call(found, op.kind, axis, self.cut.parts, piece)
         else:
             call = moved_call(found, op.kind, reach, piece)
@@ -176,12 +180,12 @@ class LoopWriter:
         """Adds what takes a part of a value."""
         to, value = self.to, self.to.values[name]
         like = replace(op, phase=self._phase(op))
-        start, dim = name, cut.dim + (cut.outer > 1)
+        start, dim = name, cut.dim + (cut.outer != 1)
         wide = _with(value, cut.dim, *_sides(cut, cut.inner))
-        if cut.outer > 1:
+        if cut.outer != 1:
             start = to.write(emitted.view(wide), like, start, to.fresh(f"{name}.sides"), wide)
-        size = cut.rest if piece.is_rest else cut.block
-        low, high = piece.first * cut.block, piece.first * cut.block + piece.trip * size
+        size, low = cut.size(piece.at), cut.start(piece.at)
+        high = low + piece.trip * size
         part = to.fresh(f"{name}.{piece.suffix}")
         if (low, high) != (0, cut.inner):
             shape = _with_size(wide, dim, high - low)
@@ -191,7 +195,7 @@ class LoopWriter:
             shape = _with_size(wide, dim, size)
             taken = Emitted(TAKE, (("trip", piece.trip), ("dim", dim), ("loop", piece.loop)))
             start = to.write(taken, like, start, part, shape)
-        if cut.outer > 1:
+        if cut.outer != 1:
             shape = _with(value, cut.dim, cut.outer * size)
             inside = self._inside(like, piece)
             start = to.write(emitted.view(shape), inside, start, to.fresh(f"{part}.flat"), shape)
@@ -245,9 +249,9 @@ class LoopWriter:
         own, have = held.own(cut), held.values[name]
         if not own.is_same(have, piece.iterations):
             part = self._window(op, part, cut, Read(own, 0), piece, have)
-        dim, size = cut.dim + (cut.outer > 1), own.length
+        dim, size = cut.dim + (cut.outer != 1), own.length
         shape = _with(value, cut.dim, *_sides(cut, size))
-        if cut.outer > 1:
+        if cut.outer != 1:
             new = to.fresh(f"{part}.sides")
             part = to.write(emitted.view(shape), inside, part, new, shape)
         if piece.loop:
@@ -265,8 +269,9 @@ class LoopWriter:
             self._put_together(op, name, cut, parts)
             return
         wide, total = _wide(value, cut), parts[0]
-        for part in parts[1:]:
-            new = name if wide == value.dtype else to.fresh(f"{name}.total")
+        for number, part in enumerate(parts[1:], 2):
+            is_last = number == len(parts) and wide == value.dtype
+            new = name if is_last else to.fresh(f"{name}.total")
             total = to.write(emitted.combine(cut, part, wide), op, total, new, value.shape)
             to.ops[-1] = replace(to.ops[-1], plan=(in_place(cut, name),))
         if total != name:
@@ -281,9 +286,9 @@ class LoopWriter:
             to.values.setdefault(
                 whole, replace(value, name=whole, shape=wide, dist=None, origin=None)
             )
-            made = emitted.cat(parts, cut.dim + (cut.outer > 1)).instead_of(op, whole)
+            made = emitted.cat(parts, cut.dim + (cut.outer != 1)).instead_of(op, whole)
             to.ops.append(replace(made, dist=None, origin=None, plan=()))
-        if cut.outer > 1:
+        if cut.outer != 1:
             shape = _with(value, cut.dim, cut.outer * cut.inner)
             to.write(emitted.view(shape), op, whole, name, shape)
 
@@ -313,14 +318,14 @@ def _wide(value: Value, monoid: str) -> str:
     return "f32" if value.dtype in HALVES and not exact else value.dtype
 
 
-def _sides(cut: Cut, size: int) -> tuple[int, ...]:
-    return (cut.outer, size) if cut.outer > 1 else (size,)
+def _sides(cut: Cut, size: IntExpr) -> Shape:
+    return (cut.outer, size) if cut.outer != 1 else (size,)
 
 
-def _with(value: Value, dim: int, *sizes: int) -> tuple[int, ...]:
-    shape = value.known_shape
+def _with(value: Value, dim: int, *sizes: IntExpr) -> Shape:
+    shape = value.shape
     return (*shape[:dim], *sizes, *shape[dim + 1 :])
 
 
-def _with_size(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
+def _with_size(shape: Shape, dim: int, size: IntExpr) -> Shape:
     return (*shape[:dim], size, *shape[dim + 1 :])

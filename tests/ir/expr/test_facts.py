@@ -126,6 +126,14 @@ def test_all_but_one_is_left(expr: IntExpr, expected: str) -> None:
     assert str(larger(0, expr)) == expected
 
 
+@pytest.mark.parametrize("size", [BATCH, LENGTH - 1, BATCH * LENGTH])
+def test_what_a_division_leaves_is_not_less_than_nothing(size: IntExpr) -> None:
+    assert is_at_least(size - size // 4 * 4, 0)
+    assert is_at_least(size + 1 - size // 4 * 4, 1)
+    assert not is_at_least(size - size // 4 * 4, 1)
+    assert not is_at_least(size - size // 4 * 5, 0)
+
+
 @given(st.integers(), st.integers())
 def test_of_numbers_all_is_known(number: int, other: int) -> None:
     assert bounds(number) == (number, number)
