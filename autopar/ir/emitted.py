@@ -24,6 +24,7 @@ MARK = "autopar.shard.default"
 ADD = "aten.add.Tensor"
 EMPTY = "aten.empty.memory_format"
 SLICE, SLICE_BACKWARD = "aten.slice.Tensor", "aten.slice_backward.default"
+INSERT = "aten.slice_scatter.default"
 TO_PARTIAL = "autopar.to_partial"
 """The kind of the op that keeps a value on one rank of several."""
 
@@ -83,6 +84,11 @@ def slice_copy(start: IntExpr, end: IntExpr, dim: int | None = None) -> Emitted:
 def _slice_args(start: IntExpr, end: IntExpr, dim: int | None) -> tuple[tuple[str, Arg], ...]:
     args: tuple[tuple[str, Arg], ...] = (("start", start), ("end", end))
     return args if dim is None else (("dim", dim), *args)
+
+
+def insert(source: str, start: IntExpr, end: IntExpr, dim: int) -> Emitted:
+    """The operand, but for the elements from `start` to `end` of a dimension, which a value is."""
+    return Emitted(INSERT, (("src", Ref(source)), *_slice_args(start, end, dim)))
 
 
 def window(dim: int, low: IntExpr, high: IntExpr, fill: Arg) -> Emitted:

@@ -13,7 +13,7 @@ from autopar.base.errors import VerificationError
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
 from autopar.ir.expr.expression import Expr, axes_of, substitute
-from autopar.ir.memory.accumulating import in_place
+from autopar.ir.memory.accumulating import OVER, in_place
 from autopar.ir.ops.loops import (
     CARRY,
     CAT,
@@ -150,6 +150,7 @@ class _Unroller:
         self._within = {name for op in inside for name in op.results}
         self._values = dict(main.values)
         self._reduced: dict[str, str] = {}
+        self._inserted: dict[str, str] = {}
         self._first = {op.results[0]: op.operands[0] for op in inside if op.kind == CARRY}
         self._next = {
             op.operands[1]: op.operands[0]
@@ -200,6 +201,8 @@ class _Unroller:
             if is_last:
                 left = emitted.alias().with_operand(self._name(op.operands[0], iteration))
                 self._write(left, op, op.results[0], iteration)
+        elif op.kind == CAT and self._loop != MICROBATCH:
+            self._insert(op, iteration, is_last=is_last)
         elif op.kind in (CAT, STACK) and is_last:
             self._put_together(op)
 
@@ -249,6 +252,21 @@ class _Unroller:
         op = replace(op, plan=(*op.plan, in_place(monoid, result)))
         self._write(combined, op, total, iteration)
         self._reduced[result] = total
+
+    def _insert(self, op: Op, iteration: int, *, is_last: bool) -> None:
+        """Adds what writes what an iteration has of a value to its place in that of all."""
+        (operand,), (result,), dim = op.operands, op.results, op.arg("dim", 0)
+        assert isinstance(dim, int)
+        if not iteration:
+            value, room = self._values[result], self._copy(result, f"{result}.room")
+            self._write(emitted.full(value.shape, 0, value.dtype), op, room)
+            self._inserted[result] = room
+        size, part = self._values[operand].shape[dim], self._name(operand, iteration)
+        whole = result if is_last else self._copy(result, f"{result}.s{iteration}")
+        put = emitted.insert(part, iteration * size, (iteration + 1) * size, dim)
+        op = replace(op, plan=(*op.plan, (OVER, "operand")))
+        self._write(put.with_operand(self._inserted[result]), op, whole, iteration)
+        self._inserted[result] = whole
 
     def _put_together(self, op: Op) -> None:
         """Adds what puts together what all iterations have of a value."""

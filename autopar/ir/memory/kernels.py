@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from autopar.ir.emitted import OFFLOAD, OVER
+from autopar.ir.emitted import INSERT, OFFLOAD, OVER
 from autopar.ir.memory.transfers import STARTED
 from autopar.ir.ops.dense import STRICT
 from autopar.ir.ops.elementwise.pointwise import OVER_FIRST
@@ -70,6 +70,8 @@ def written_arguments(kind: str) -> tuple[str, ...]:
     """
     if kind == OFFLOAD:
         return (OVER,)
+    if kind == INSERT:
+        return ("self",)
     if kind in WRITTEN_OVER:
         return (WRITTEN_OVER[kind].operand,)
     views = kind in RESHAPES or kind in MARKED

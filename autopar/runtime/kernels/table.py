@@ -14,10 +14,11 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.dtypes import TORCH_NAMES
-from autopar.ir.emitted import OFFLOAD
+from autopar.ir.emitted import INSERT, OFFLOAD
 from autopar.ir.expr.expression import Expr
 from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, WRITTEN_OVER, overload
 from autopar.ir.ops.dense import ALONE, DENSE, DENSE_ROWS
@@ -133,12 +134,22 @@ def in_place_kernel(kind: str) -> Kernel:
     """
     if kind == OFFLOAD:
         return offload_over
+    if kind == INSERT:
+        return _inserted
     name, _, overload = kind.rpartition(".")
     if kind in WRITTEN_OVER:
         form = WRITTEN_OVER[kind]
         return _over_first(_overload(f"{name}.{form.variant}"), form.taking)
     found = _overload(f"{name}_.{overload}")
     return _with_dense_gradients(found) if kind in FUSED_STEPS else found
+
+
+def _inserted(
+    whole: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Tensor:
+    """Writes a slice; torch's form with `out` writes all of it."""
+    torch.ops.aten.slice.Tensor(whole, dim, start, end, step).copy_(src)
+    return whole
 
 
 def _over_first(kernel: Kernel, taking: str) -> Kernel:
