@@ -288,7 +288,7 @@ def exact_gradient(sizes: Sizes) -> NDArray[np.float32]:
 
 
 def _difference(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> str:
-    return f"{abs(found - wanted).max() / abs(wanted).max():.0e}"
+    return f"{abs(found - wanted).max() / abs(wanted).max():.1e}"
 
 
 def main() -> None:

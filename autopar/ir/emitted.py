@@ -9,7 +9,7 @@ Collectives (`comm.*`) and control flow (`call`, `repeat`, `barrier`) are the ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ ADD = "aten.add.Tensor"
 EMPTY = "aten.empty.memory_format"
 SLICE, SLICE_BACKWARD = "aten.slice.Tensor", "aten.slice_backward.default"
 INSERT = "aten.slice_scatter.default"
+TO_DTYPE = "aten._to_copy.default"
 TO_PARTIAL = "autopar.to_partial"
 """The kind of the op that keeps a value on one rank of several."""
 
@@ -59,6 +60,13 @@ class Emitted(NamedTuple):
     def instead_of(self, op: Op, result: str) -> Op:
         """Returns the op that is written in the place of another: for its line, in its phase."""
         return replace(op, kind=self.kind, args=self.args, results=(result,))
+
+
+def unused(name: str, taken: Container[str]) -> str:
+    """Returns a name like this one for a result, which no value has."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def view(sizes: Sizes) -> Emitted:
@@ -142,6 +150,8 @@ def add(number: int) -> Emitted:
 
 
 _PRODUCT, _ADDED_PRODUCT = "aten.mm.default", "aten.addmm.default"
+ADD_PRODUCT = "autopar.add_product"
+"""The op that adds the product of 16-bit values to one of 32 bits."""
 
 
 def is_product(op: Op) -> bool:
@@ -149,15 +159,23 @@ def is_product(op: Op) -> bool:
     return op.kind == _PRODUCT
 
 
-def added_product(total: str, one: str, other: str) -> Emitted:
-    """A value, plus the matrix product of two others."""
+def added_product(total: str, one: str, other: str, *, is_cast: bool) -> Emitted:
+    """A value, plus the matrix product of two others.
+
+    Args:
+        total: The value.
+        one: The left factor.
+        other: The right factor.
+        is_cast: Whether the product is cast to the dtype of the value.
+    """
     operands = {"self": total, "mat1": one, "mat2": other}
-    return Emitted(_ADDED_PRODUCT, tuple((name, Ref(each)) for name, each in operands.items()))
+    kind = ADD_PRODUCT if is_cast else _ADDED_PRODUCT
+    return Emitted(kind, tuple((name, Ref(each)) for name, each in operands.items()))
 
 
 def to_dtype(dtype: str) -> Emitted:
     """The operand in another dtype."""
-    return Emitted("aten._to_copy.default", (("dtype", DType(dtype)),))
+    return Emitted(TO_DTYPE, (("dtype", DType(dtype)),))
 
 
 def clone() -> Emitted:

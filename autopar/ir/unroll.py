@@ -6,7 +6,6 @@ apart: microbatches of a pipeline run in the order of a schedule, and each holds
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import replace
 
 from autopar.base.errors import VerificationError
@@ -113,7 +112,7 @@ def with_seeds(main: Function) -> Function:
         if is_inside(op, MICROBATCH) and op.arg("number") is not None and isinstance(seed, Ref):
             key = seed.name, op.stage, None if op.dist is None else op.dist.mesh
             if key not in known:
-                name = known[key] = _fresh(f"{seed.name}.{op.results[0]}", values)
+                name = known[key] = emitted.unused(f"{seed.name}.{op.results[0]}", values)
                 values[name] = replace(values[seed.name], name=name, role="activation")
                 made = replace(op, kind=SEED, args=(("self", seed),), results=(name,), loops=())
                 ops.append(on_mesh(replace(made, plan=())))
@@ -298,7 +297,7 @@ class _Unroller:
 
     def _copy(self, name: str, copy: str) -> str:
         """Returns the name of a value like another one."""
-        copy = _fresh(copy, self._main.values)
+        copy = emitted.unused(copy, self._main.values)
         if copy not in self._values:
             self._values[copy] = replace(self._values[name], name=copy)
         return copy
@@ -307,9 +306,3 @@ class _Unroller:
         """Returns the names of the values that there are."""
         made = (name for op in self._ops for name in op.results)
         return list(dict.fromkeys((*self._main.inputs, *made)))
-
-
-def _fresh(name: str, taken: Container[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name

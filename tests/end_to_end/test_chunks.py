@@ -260,7 +260,7 @@ def test_targets_of_the_next_place_are_in_the_loop_of_scores(tmp_path: Path) -> 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     check(trained(step, (ids, ids), tmp_path / "chunks"), (losses, model.state_dict()))
 
 

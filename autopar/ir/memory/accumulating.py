@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
 from autopar.ir import emitted
+from autopar.ir.dtypes import HALVES
 from autopar.ir.program import Function, Op
 
 ADDS = "adds"
@@ -47,28 +49,82 @@ def adds(op: Op) -> bool:
     return any(name == ADDS for name, _ in op.plan)
 
 
+class _Product(NamedTuple):
+    """A matrix product that is added to a total.
+
+    Attributes:
+        op: The product.
+        cast: What makes it as wide as the total; None if it is.
+    """
+
+    op: Op
+    cast: Op | None
+
+    def added_to(self, total: str, op: Op) -> Op:
+        """Returns what adds it to a total, in the place of another op."""
+        added = emitted.added_product(total, *self.op.operands, is_cast=self.cast is not None)
+        return replace(op, kind=added.kind, args=added.args)
+
+
 def with_products_added(main: Function) -> Function:
-    """Returns a function in which products that are added to totals are added by one op."""
-    made, products = main.producers(), {}
-    read = Counter(name for op in main.ops for name in op.operands)
-    read.update(main.outputs)
+    """Returns a function in which products that are added to totals are added by one op.
+
+    A total of 32 bits that begins with a product of 16-bit values begins with zeros instead, to
+    which that is added as it is before it is rounded.
+    """
+    values, products, first = dict(main.values), _Products(main), dict[tuple[str, ...], _Product]()
+    added = dict[tuple[str, ...], _Product]()
+    for op in filter(adds, main.ops):
+        total, part = op.operands
+        if found := products.read_as(part):
+            added[op.results] = found
+        if (begun := products.read_as(total)) and begun.cast:
+            first[begun.cast.results] = begun
+    gone = {op.results for each in (*added.values(), *first.values()) for op in each if op}
+    ops = list[Op]()
     for op in main.ops:
-        if adds(op):
-            total, part = op.operands
-            product = made.get(part)
-            if product is not None and read[part] == 1 and emitted.is_product(product):
-                products[op.results] = (product, total)
-    if not products:
-        return main
-    gone = {product.results for product, _ in products.values()}
-    ops = []
-    for op in main.ops:
-        if op.results in products:
-            product, total = products[op.results]
-            added = emitted.added_product(total, *product.operands)
-            ops.append(replace(op, kind=added.kind, args=added.args))
+        if op.results in added:
+            ops.append(added[op.results].added_to(op.operands[0], op))
+        elif op.results in first:
+            (name,) = op.results
+            zeros = emitted.unused(f"{name}.zeros", values)
+            values[zeros] = replace(values[name], name=zeros)
+            made = emitted.full(values[name].shape, 0, values[name].dtype)
+            ops.append(replace(made.instead_of(op, zeros), plan=()))
+            op = replace(op, plan=(*op.plan, (ADDS, name)))
+            ops.append(first[op.results].added_to(zeros, op))
         elif op.results not in gone:
             ops.append(op)
     used = {*main.inputs, *(name for op in ops for name in op.results)}
-    values = {name: value for name, value in main.values.items() if name in used}
-    return replace(main, values=values, ops=tuple(ops))
+    values = {name: value for name, value in values.items() if name in used}
+    return replace(main, values=values, ops=tuple(ops)) if gone else main
+
+
+class _Products:
+    """The products of a function that one op alone reads, as they are or cast.
+
+    Args:
+        main: The function.
+    """
+
+    def __init__(self, main: Function) -> None:
+        self._main, self._made = main, main.producers()
+        self._read = Counter(name for op in main.ops for name in op.operands)
+        self._read.update(main.outputs)
+
+    def read_as(self, name: str) -> _Product | None:
+        """Returns the product that a value is; None if it is none, or others read it."""
+        op = self._maker(name)
+        cast = op if op is not None and self._is_widening(op) else None
+        op = op if cast is None else self._maker(cast.operands[0])
+        return _Product(op, cast) if op is not None and emitted.is_product(op) else None
+
+    def _maker(self, name: str) -> Op | None:
+        return self._made.get(name) if self._read[name] == 1 else None
+
+    def _is_widening(self, op: Op) -> bool:
+        """Whether an op casts a 16-bit value to 32 bits, and does nothing else."""
+        if op.kind != emitted.TO_DTYPE or len(op.args) != 2:
+            return False
+        before, after = (self._main.values[name].dtype for name in (*op.operands, *op.results))
+        return before in HALVES and after == "f32"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from autopar.ir.emitted import INSERT, OFFLOAD, OVER
+from autopar.ir.emitted import ADD_PRODUCT, INSERT, OFFLOAD, OVER
 from autopar.ir.memory.transfers import STARTED
 from autopar.ir.ops.dense import STRICT
 from autopar.ir.ops.elementwise.pointwise import OVER_FIRST
@@ -43,6 +43,10 @@ WRITTEN_OVER: Mapping[str, Over] = {**OVER_FIRST, **OVER_GRADIENTS}
 """Ops whose result may be written over an operand, though they have no in-place form."""
 
 
+_WRITTEN: Mapping[str, str] = {OFFLOAD: OVER, INSERT: "self", ADD_PRODUCT: "self"}
+"""The argument that the in-place form of ours of an op writes to."""
+
+
 @cache
 def may_alias(kind: str) -> bool:
     """Returns whether a result of an op may share memory with an operand.
@@ -50,7 +54,7 @@ def may_alias(kind: str) -> bool:
     Kernels of torch say so in their schemas, but for composite ones, which may return an operand
     as it is. Others, and those that nobody knows, might do anything.
     """
-    if kind in STARTED:
+    if kind in STARTED or kind == ADD_PRODUCT:
         return False
     views = kind in RESHAPES or kind in MARKED or kind in UNSAFE
     if views or kind.partition(".")[0] not in TORCH_NAMESPACES:
@@ -68,10 +72,8 @@ def written_arguments(kind: str) -> tuple[str, ...]:
 
     Nothing if there is no such form, as `aten.add_.Tensor` is of `aten.add.Tensor`.
     """
-    if kind == OFFLOAD:
-        return (OVER,)
-    if kind == INSERT:
-        return ("self",)
+    if kind in _WRITTEN:
+        return (_WRITTEN[kind],)
     if kind in WRITTEN_OVER:
         return (WRITTEN_OVER[kind].operand,)
     views = kind in RESHAPES or kind in MARKED

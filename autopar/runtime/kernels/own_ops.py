@@ -21,6 +21,7 @@ from autopar.runtime.kernels.embedding_bag import BAGS
 from autopar.runtime.kernels.experts import EXPERTS
 from autopar.runtime.kernels.lookups import LOOKUPS
 from autopar.runtime.kernels.naming import own
+from autopar.runtime.kernels.products import PRODUCTS
 from autopar.runtime.kernels.recurrent import RECURRENCES
 from autopar.runtime.kernels.writes import WRITES
 
@@ -48,6 +49,7 @@ OWN_OPS: Mapping[str, Callable[..., Any]] = {
     **BAGS,
     **EXPERTS,
     **LOOKUPS,
+    **PRODUCTS,
     **RECURRENCES,
     **TRANSFERS,
     **WRITES,

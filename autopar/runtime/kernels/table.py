@@ -18,7 +18,7 @@ from torch import Tensor
 
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.ir.dtypes import TORCH_NAMES
-from autopar.ir.emitted import INSERT, OFFLOAD
+from autopar.ir.emitted import ADD_PRODUCT, INSERT, OFFLOAD
 from autopar.ir.expr.expression import Expr
 from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES, WRITTEN_OVER, overload
 from autopar.ir.ops.dense import ALONE, DENSE, DENSE_ROWS
@@ -31,6 +31,7 @@ from autopar.runtime.kernels.attention import ELSEWHERE, by_device
 from autopar.runtime.kernels.foreign import foreign, seeded
 from autopar.runtime.kernels.leaner import LEANER
 from autopar.runtime.kernels.own_ops import OWN_OPS
+from autopar.runtime.kernels.products import add_product_
 from autopar.runtime.kernels.random_ops import RANDOM_OPS
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
@@ -126,30 +127,36 @@ def is_fused_step(kind: str) -> bool:
     return kind in FUSED_STEPS
 
 
+def _insert(
+    whole: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Tensor:
+    """Writes a slice; torch's form with `out` writes all of it."""
+    torch.ops.aten.slice.Tensor(whole, dim, start, end, step).copy_(src)
+    return whole
+
+
+_IN_PLACE: Mapping[str, Kernel] = {
+    OFFLOAD: offload_over,
+    INSERT: _insert,
+    ADD_PRODUCT: add_product_,
+}
+"""The in-place forms that torch doesn't have, or only of other ops."""
+
+
 @cache
 def in_place_kernel(kind: str) -> Kernel:
     """Returns the in-place form of an op that has one (see `written_arguments`).
 
     What fused steps write must be contiguous; gradients may have any strides.
     """
-    if kind == OFFLOAD:
-        return offload_over
-    if kind == INSERT:
-        return _inserted
+    if kind in _IN_PLACE:
+        return _IN_PLACE[kind]
     name, _, overload = kind.rpartition(".")
     if kind in WRITTEN_OVER:
         form = WRITTEN_OVER[kind]
         return _over_first(_overload(f"{name}.{form.variant}"), form.taking)
     found = _overload(f"{name}_.{overload}")
     return _with_dense_gradients(found) if kind in FUSED_STEPS else found
-
-
-def _inserted(
-    whole: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Tensor:
-    """Writes a slice; torch's form with `out` writes all of it."""
-    torch.ops.aten.slice.Tensor(whole, dim, start, end, step).copy_(src)
-    return whole
 
 
 def _over_first(kernel: Kernel, taking: str) -> Kernel:

@@ -28,10 +28,14 @@ class Head(nn.Module):
         return F.cross_entropy(self.hidden @ self.weight.t(), target)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("parts", [4, 8, 7])
-def test_a_head_in_chunks(parts: int) -> None:
-    """Both gradients, and scores of two chunks, beside what is small."""
-    model = Head()
+def test_a_head_in_chunks(parts: int, dtype: torch.dtype) -> None:
+    """Both gradients, and scores of two chunks, beside what is small.
+
+    The gradient of a weight of 16 bits is there in 32 bits, too, in which it is added up.
+    """
+    model = Head().to(dtype)
     recipe = Recipe(
         training_step=lambda module, target: module(target),
         optimizer=torch.optim.SGD(model.parameters(), 0.1),
@@ -42,6 +46,7 @@ def test_a_head_in_chunks(parts: int) -> None:
     (program,) = compile_program(captured.program, options).deployment.programs
     timeline = memory_timeline(program)
     assert executed(program, captured.weights).peak_bytes == timeline.peak_bytes
-    gradients = (ROWS + CLASSES) * WIDTH * 4
-    scores = 2 * -(-ROWS // parts) * CLASSES * 4
+    gradients = (ROWS + CLASSES) * WIDTH * dtype.itemsize
+    gradients += 0 if dtype == torch.float32 else CLASSES * WIDTH * 4
+    scores = 2 * -(-ROWS // parts) * CLASSES * dtype.itemsize
     assert timeline.peak_bytes - timeline.stored_bytes <= 1.02 * (gradients + scores)

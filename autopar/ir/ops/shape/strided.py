@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from autopar.ir.emitted import ADD_PRODUCT
 from autopar.ir.memory.strides import (
     Placed,
     Result,
@@ -22,6 +23,7 @@ from autopar.ir.memory.strides import (
 )
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.ops.elementwise.pointwise import RULES as POINTWISE
+from autopar.ir.ops.products.matmul import add_product_bytes
 from autopar.ir.ops.products.recurrent_memory import TAKEN as RECURRENT_TAKEN
 from autopar.ir.ops.products.recurrent_memory import Taken, layer_workspace
 from autopar.ir.program import Arg
@@ -259,5 +261,6 @@ TAKEN: Mapping[str, Taken] = {
     **RECURRENT_TAKEN,
     "aten.where.ScalarOther": _number_bytes,
     "aten.where.ScalarSelf": _number_bytes,
+    ADD_PRODUCT: add_product_bytes,
 }
 """What kernels take and give back, per op."""
