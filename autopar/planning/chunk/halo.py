@@ -59,6 +59,7 @@ class Held:
         piece: The piece.
         ops: How much of the factor that is split each op computes.
         values: How much of each value there is, along the dimension that is cut.
+        is_known: Whether the sizes of all that the region cuts are known.
     """
 
     region: Region
@@ -67,9 +68,11 @@ class Held:
     piece: Piece
     ops: dict[Key, Reach] = field(default_factory=dict)
     values: dict[str, Reach] = field(default_factory=dict)
+    is_known: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        if not self.region.is_known:
+        self.is_known = self.region.is_known
+        if not self.is_known:
             for op in self.level.ops:
                 self._compute_block(op, self.region.ops[op.results])
             return
@@ -95,7 +98,7 @@ class Held:
     def read(self, op: Op, at: int) -> Read:
         """Returns what an op reads of an operand that is cut."""
         found = self.region.ops[op.results]
-        if isinstance(found, Narrowing) or not self.region.is_known:
+        if isinstance(found, Narrowing) or not self.is_known:
             need = found.operands[at]
             assert need is not None
             return Read(self.own(need), 0)
