@@ -93,7 +93,8 @@ def iteration_name(name: str, iteration: int, loop: str = MICROBATCH) -> str:
     """Returns how a value of a loop is called in an iteration; the first one keeps the name."""
     if not iteration:
         return name
-    return f"{name}.m{iteration}" if loop == MICROBATCH else f"{name}.{loop}.{iteration}"
+    # Passes tell values of one name apart by a bare number, and a loop may be called as an op.
+    return f"{name}.m{iteration}" if loop == MICROBATCH else f"{name}.{loop}.t{iteration}"
 
 
 def has_loops(main: Function) -> bool:
