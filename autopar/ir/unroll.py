@@ -33,7 +33,7 @@ from autopar.ir.program import MICROBATCH, Arg, Function, Loops, Op, Program, Re
 def unrolled(program: Program, but: str = "") -> Program:
     """Returns a program, serial or partitioned, without loops, but for one of this name."""
     main = program.main
-    while loops := {op.loops for op in main.ops if op.loops and op.loops[-1][0] != but}:
+    while loops := [op.loops for op in main.ops if op.loops and op.loops[-1][0] != but]:
         # Within one iteration of a loop those of the loops in it are one after another.
         name, trip = max(loops, key=len)[-1]
         main = _Unroller(with_seeds(main) if name == MICROBATCH else main, name, trip).function()
