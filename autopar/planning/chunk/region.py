@@ -161,7 +161,6 @@ class _Growth:
 
     def __init__(self, region: Region) -> None:
         self._region, self._main = region, region.main
-        self._readers = self._main.consumers()
         self._makers = self._main.producers()
         self._ops = [(op, op.operands) for op in self._main.ops]
         self._made: set[str] = set()
@@ -182,7 +181,7 @@ class _Growth:
         cut = self._region.cuts[name]
         if made is not None:
             yield from self._add(made, cut, result=made.results.index(name))
-        for op in self._readers[name]:
+        for op in self._region.readers[name]:
             yield from self._add(op, cut, operand=op.operands.index(name))
 
     def _add(self, op: Op, cut: Cut, operand: int = -1, result: int = -1) -> Iterator[str]:
@@ -230,7 +229,7 @@ class _Growth:
         for name, part in zip(op.results, found.results, strict=True):
             if name in self._region.cuts and self._region.cuts[name] != part:
                 raise Inadmissible("another part of it is needed")
-            if part == SAME and (self._readers[name] or name in self._main.outputs):
+            if part == SAME and (self._region.readers[name] or name in self._main.outputs):
                 raise Inadmissible(f"each part would compute all of %{name}")
         seed = self._region.cuts[self._region.seed]
         for cut in (*found.operands, *found.results):
