@@ -33,7 +33,7 @@ from autopar.ir.program import MICROBATCH, Arg, Function, Loops, Op, Program, Re
 def unrolled(program: Program, but: str = "") -> Program:
     """Returns a program, serial or partitioned, without loops, but for one of this name."""
     main = program.main
-    while loops := {op.loops for op in main.ops if op.loops and op.loops[-1][0] != but}:
+    while loops := [op.loops for op in main.ops if op.loops and op.loops[-1][0] != but]:
         # Within one iteration of a loop those of the loops in it are one after another.
         name, trip = max(loops, key=len)[-1]
         main = _Unroller(with_seeds(main) if name == MICROBATCH else main, name, trip).function()
@@ -93,7 +93,8 @@ def iteration_name(name: str, iteration: int, loop: str = MICROBATCH) -> str:
     """Returns how a value of a loop is called in an iteration; the first one keeps the name."""
     if not iteration:
         return name
-    return f"{name}.m{iteration}" if loop == MICROBATCH else f"{name}.{loop}.{iteration}"
+    # Passes tell values of one name apart by a bare number, and a loop may be called as an op.
+    return f"{name}.m{iteration}" if loop == MICROBATCH else f"{name}.{loop}.t{iteration}"
 
 
 def has_loops(main: Function) -> bool:

@@ -272,17 +272,18 @@ def check_random(seed: int, folder: Path) -> int:
     chance = random.Random(seed)
     torch.manual_seed(seed)
     model, batch = Changed(chance).double(), pairs(chance.choice([8, 13]))
-    names = ["mm", chance.choice(["_log_softmax", "_softmax", "amax", "tanh", "abs"])]
+    # Loops of these names are called as values of bodies are, too.
+    names = ["mm", *chance.sample(["_log_softmax", "_softmax", "amax", "sub", "div", "mul"], 1)]
     entries = [(name, (chance.choice([0, 1]), chance.choice([2, 3, 5]))) for name in names]
     return check_step(model, batch, entries, chance.choice(MESHES), seed, folder)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(8), 31])
 def test_a_random_step(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8, 300))
+@pytest.mark.parametrize("seed", [*range(8, 31), *range(32, 300)])
 def test_many_random_steps(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)

@@ -236,7 +236,7 @@ def _written(region: Region) -> Function:
         LoopWriter(region, loop, level, wanted, to).write()
         blocks.append(to.ops[start:])
     outside = [op for op in main.ops if op.results not in region.ops]
-    ops = in_order(main, outside, blocks)
+    ops = in_order(region, outside, blocks)
     used = dict.fromkeys((*main.inputs, *(name for op in ops for name in op.results)))
     values = {name: to.values[name] for name in used}
     ops = [without_chunk(op) if chunk_of(op) else op for op in ops]

@@ -10,15 +10,33 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from autopar.ir.program import Op
+from autopar.ir.program import Loops, Op
 from autopar.planning.chunk.cut import Cut
 from autopar.planning.chunk.region import Key, Region
 
 
 def levels_of(region: Region) -> dict[Key, int]:
     """Returns the level of each op of a region, see above."""
+    loops: dict[Loops, int] = {}
+    while True:
+        levels, reached = _levels_of(region, loops)
+        if reached == loops:
+            return levels
+        loops = reached
+
+
+def _levels_of(
+    region: Region, loops: Mapping[Loops, int]
+) -> tuple[dict[Key, int], dict[Loops, int]]:
+    """Returns the levels of a region's ops, and that at which each other loop begins.
+
+    Args:
+        region: The region.
+        loops: Where loops begin as far as is known: all ops of one wait for what any of them reads.
+    """
     levels: dict[Key, int] = {}
     outside: dict[str, int] = {}
+    reached: dict[Loops, int] = {}
     makers = region.main.producers()
     deepest = 0
     for op in region.main.ops:
@@ -39,9 +57,11 @@ def levels_of(region: Region) -> dict[Key, int]:
             elif op.phase == "forward":
                 deepest = max(deepest, level)
             levels[op.results] = level
-        else:
-            outside.update(dict.fromkeys(op.results, level))
-    return levels
+            continue
+        if loop := region.loop_beside(op):
+            level = reached[loop] = max(level, loops.get(loop, 0), reached.get(loop, 0))
+        outside.update(dict.fromkeys(op.results, level))
+    return levels, reached
 
 
 @dataclass(frozen=True)

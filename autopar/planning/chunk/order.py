@@ -1,25 +1,34 @@
-"""The order of ops around loops: a loop is as soon as what it reads is there, in one piece."""
+"""The order of ops around loops: a loop is as soon as what it reads is there, in one piece.
+
+Loops that are there already stay in one piece, too. Passes behind this go by the order of ops, and
+might let the one half of a torn loop wait for what reads the other one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autopar.ir.program import Function, Op
+from autopar.ir.program import Loops, Op
+from autopar.planning.chunk.region import Region
 
 
-def in_order(main: Function, outside: Sequence[Op], blocks: Sequence[Sequence[Op]]) -> list[Op]:
+def in_order(region: Region, outside: Sequence[Op], blocks: Sequence[Sequence[Op]]) -> list[Op]:
     """Returns ops in an order in which each follows what it reads.
 
     Args:
-        main: The function that they are of.
-        outside: The ops in no loop, in their order, which they keep where they can.
-        blocks: Those of each loop.
+        region: What becomes the new loops.
+        outside: The other ops, in their order, which they keep where they can.
+        blocks: The ops of each new loop.
     """
-    order = _Order(main.inputs)
-    waiting = [list(block) for block in blocks]
+    order = _Order(region.main.inputs)
+    others: dict[Loops, list[Op]] = {}
+    for op in outside:
+        if loop := region.loop_beside(op):
+            others.setdefault(loop, []).append(op)
+    waiting = [*others.values(), *(list(block) for block in blocks)]
     later: list[Op] = []
     made_later: set[str] = set()
-    remaining = list(outside)
+    remaining = [op for op in outside if not region.loop_beside(op)]
     while remaining or waiting or later:
         ready = next((block for block in waiting if order.is_ready(block)), None)
         if ready is not None:

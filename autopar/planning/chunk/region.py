@@ -16,7 +16,7 @@ from types import MappingProxyType
 from autopar.ir.expr.expression import planned
 from autopar.ir.ops import rule_of
 from autopar.ir.ops.loops import ENTERS, LEAVES
-from autopar.ir.program import Function, Op, Value
+from autopar.ir.program import Function, Loops, Op, Value
 from autopar.ir.rules.rule import SAME
 from autopar.planning.chunk.cut import Cut
 from autopar.planning.chunk.narrow import narrowing_of
@@ -95,6 +95,21 @@ class Region:
         return all(cut.is_known for cut in (*self.cuts.values(), *owns))
 
     @cached_property
+    def around(self) -> Loops:
+        """The loops around it."""
+        return next((op.loops for op in self.main.ops if self.seed in op.results), ())
+
+    def loop_beside(self, op: Op) -> Loops:
+        """Returns the outermost loop of an op that isn't around the region, behind those around it.
+
+        Nothing if there is none.
+        """
+        for at, loop in enumerate(op.loops):
+            if self.around[at : at + 1] != (loop,):
+                return op.loops[: at + 1]
+        return ()
+
+    @cached_property
     def readers(self) -> Mapping[str, Sequence[Op]]:
         """The ops that read each value."""
         return self.main.consumers()
@@ -146,10 +161,7 @@ class _Growth:
 
     def __init__(self, region: Region) -> None:
         self._region, self._main = region, region.main
-        self._readers = self._main.consumers()
         self._makers = self._main.producers()
-        made = self._makers.get(region.seed)
-        self._loops = made.loops if made else ()
         self._ops = [(op, op.operands) for op in self._main.ops]
         self._made: set[str] = set()
 
@@ -169,13 +181,13 @@ class _Growth:
         cut = self._region.cuts[name]
         if made is not None:
             yield from self._add(made, cut, result=made.results.index(name))
-        for op in self._readers[name]:
+        for op in self._region.readers[name]:
             yield from self._add(op, cut, operand=op.operands.index(name))
 
     def _add(self, op: Op, cut: Cut, operand: int = -1, result: int = -1) -> Iterator[str]:
         """Adds an op, if its rule allows it; yields the large values around it."""
         region = self._region
-        if op.results in region.ops or op.phase == "update" or op.loops != self._loops:
+        if op.results in region.ops or op.phase == "update" or op.loops != region.around:
             return
         if op.kind in (*ENTERS, *LEAVES):
             return
@@ -217,7 +229,7 @@ class _Growth:
         for name, part in zip(op.results, found.results, strict=True):
             if name in self._region.cuts and self._region.cuts[name] != part:
                 raise Inadmissible("another part of it is needed")
-            if part == SAME and (self._readers[name] or name in self._main.outputs):
+            if part == SAME and (self._region.readers[name] or name in self._main.outputs):
                 raise Inadmissible(f"each part would compute all of %{name}")
         seed = self._region.cuts[self._region.seed]
         for cut in (*found.operands, *found.results):

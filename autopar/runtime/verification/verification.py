@@ -316,13 +316,14 @@ class _Comparison:
         judged = self.judged.setdefault(key, _Judged())
         piece = take(expected, layout_box(layout, self.coords[rank]))
         if layout.partial:
-            judged.pieces[rank] = tensor
+            judged.pieces[rank] = tensor.clone()
             self._judge_pending(key, layout, expected, rank)
             piece = self._share(piece, layout, rank)
         else:
             self._judge(key, tensor, piece, (rank,))
         gradient = self.reference.values[key].role == GRADIENT
-        return piece if self.forced or gradient else tensor
+        # A rank may write over what it goes on with, and others are still to be compared with that.
+        return piece.clone() if self.forced or gradient else tensor
 
     def _key(self, scope: Scope, name: str) -> Key:
         """Returns where the serial program, which is unrolled, has a value of a rank's program."""

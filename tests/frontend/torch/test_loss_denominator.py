@@ -95,6 +95,12 @@ def of_probabilities(out: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(out.flatten(0, 1), F.one_hot(target.flatten() + 1, 6)[:, 1:].float())
 
 
+def by_place(out: Tensor, target: Tensor) -> Tensor:
+    """Its denominator reads nothing of a batch."""
+    places = torch.arange(3).expand(len(out), 3)
+    return F.cross_entropy(out.transpose(1, 2), places, weight=WEIGHT)
+
+
 def captured(loss: Loss, rows: int, model: nn.Module | None = None, **options: Any) -> Captured:
     model = model or Net()
     optimizer = torch.optim.SGD(model.parameters(), 1.0)
@@ -120,6 +126,7 @@ def told(found: Captured) -> list[str]:
         summed,
         divided_by_its_rows,
         of_probabilities,
+        by_place,
     ],
 )
 @pytest.mark.parametrize("rows", [8, 7])

@@ -87,6 +87,9 @@ def _counted(step: Step, run: _Run, denominator: Denominator) -> fx.Node:
     if run.number == 1:
         return step.copy(denominator.graph, given, START)[denominator.result]
     cut = [own for own, node in sources.items() if node in run.joint.batch]
+    if not cut:
+        one = step.copy(denominator.graph, given, START)[denominator.result]
+        return step.call(START, aten.mul.Scalar, one, run.number)
     at_once = _at_once(step, denominator, cut, given)
     made = step.copy(at_once.graph, dict(zip(at_once.sources, given.values(), strict=True)), START)
     return step.call(START, aten.sum.dim_IntList, made[at_once.result], [0])
