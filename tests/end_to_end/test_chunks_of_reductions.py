@@ -107,6 +107,8 @@ def test_of_what_is_no_number(name: str, number: float, tmp_path: Path) -> None:
         (lambda s: s.argmax(), "it needs all of what is cut at once"),
         (lambda s: s.sort(-1).values, "it needs all of what is cut at once"),
         (lambda s: s == s.amax(-1, keepdim=True), "it looks for an extremum in what is computed"),
+        (lambda s: (s.amax(-1, True) - s) ** 1.5, "it looks for an extremum in what is computed"),
+        (lambda s: (s.amax(-1, True) - s) ** -2, "it looks for an extremum in what is computed"),
     ],
 )
 def test_what_ends_a_piece(changed: Reduced, why: str) -> None:

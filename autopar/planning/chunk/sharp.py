@@ -8,7 +8,7 @@ element of the other: who looks for it finds nothing. Such ops are in no iterati
 from __future__ import annotations
 
 from autopar.ir.ops import rule_of
-from autopar.ir.ops.elementwise.pointwise import SHARP, SMOOTH
+from autopar.ir.ops.elementwise.sharp import SMOOTH, is_sharp
 from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.program import Op
 from autopar.planning.chunk.levels import levels_in, levels_of
@@ -34,7 +34,7 @@ def sharp_in(region: Region) -> set[Key]:
         level = levels.get(op.results, _OUTSIDE)
         known = [lowest[name] for name in op.operands if name in lowest]
         is_late = any(each < highest.get(op.results, level) for each in known)
-        if is_late and op.kind in SHARP and _is_large(op, region):
+        if is_late and is_sharp(op) and _is_large(op, region):
             found.add(op.results)
         if level == _OUTSIDE and parts.isdisjoint(op.operands):
             continue

@@ -114,10 +114,11 @@ def _lattice(monoid: str, distributive: Sequence[str]) -> tuple[Linear, ...]:
 
 
 def _aten(names: str, rule: RuleFunction, *overloads: str) -> dict[str, RuleFunction]:
-    return same(_kinds(names, *overloads), rule)
+    return same(kinds(names, *overloads), rule)
 
 
-def _kinds(names: str, *overloads: str) -> list[str]:
+def kinds(names: str, *overloads: str) -> list[str]:
+    """Returns the kinds of ATen's overloads of these names."""
     return [f"aten.{name}.{overload}" for name in names.split() for overload in overloads]
 
 
@@ -285,25 +286,6 @@ BACKWARD: Table = {
         "default",
     ),
 }
-
-SHARP = frozenset(
-    (
-        *_kinds("eq ge gt le lt ne fmod remainder", "Tensor", "Scalar"),
-        *_kinds("div", "Tensor_mode", "Scalar_mode"),
-        *_kinds("pow", "Tensor_Scalar"),
-        *_kinds(
-            "acos acosh asin atanh ceil elu_backward floor floor_divide frac hardshrink_backward"
-            " hardsigmoid_backward hardswish_backward hardtanh_backward heaviside isclose"
-            " leaky_relu_backward log log10 log1p log2 logical_not reciprocal round rsqrt sgn sign"
-            " signbit softshrink_backward sqrt threshold_backward trunc",
-            "default",
-        ),
-    )
-)
-"""Ops that tell numbers apart however close they are: what is rounded in another way may be far."""
-
-SMOOTH = frozenset(("aten.exp.default", "aten.exp2.default"))
-"""Ops whose results are far from where others are sharp."""
 
 OVER_FIRST: Mapping[str, Over] = {
     f"aten.{name}.default": Over("self", "out", "out") for name in ("maximum", "minimum")
