@@ -40,6 +40,8 @@ class ChunkPin:
             AnnotationError, InvalidInputError: If it is something else.
         """
         place = f"chunks[{pattern!r}]"
+        if not isinstance(pattern, str):
+            raise AnnotationError(f"{place}: give the name of a module or value, as 'lm_head'")
         if isinstance(entry, (tuple, list)):
             if len(entry) != 2 or not all(type(each) is int and each >= 0 for each in entry):
                 raise AnnotationError(

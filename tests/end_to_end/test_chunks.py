@@ -456,6 +456,9 @@ def test_chunks_of_the_last_stage(mesh: str, schedule: str, tmp_path: Path) -> N
         ({"up": (7, 4)}, "has no dimension of so many elements"),
         ({"up": (0, 1, 4)}, "is no dimension and number of parts; write"),
         ({"up": 0}, "chunks"),
+        ({"up": 1}, "one part is all of 'up'; give two or more, or leave it out"),
+        ({"loss": 1}, "one part is all of 'loss'"),
+        ({3: 4}, r"chunks\[3\]: give the name of a module or value"),
     ],
 )
 def test_what_can_not_be_cut_is_refused(chunks: Any, message: str) -> None:

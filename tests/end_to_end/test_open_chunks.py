@@ -213,12 +213,15 @@ def test_a_shifted_loss(dim: int, tmp_path: Path) -> None:
     check(stepped(step, batches, tmp_path / "chunks"), expected)
 
 
-@pytest.mark.parametrize("asked", [("--memory", "100KiB"), ("--chunks", "a=0:8")])
+@pytest.mark.parametrize(
+    "asked", [("--memory", "100KiB"), ("--chunks", "/ffn.0/a=0:8"), ("--chunks", "/ffn.0=0:8")]
+)
 @pytest.mark.parametrize("mesh", ["1", "2x2"])
 def test_a_file(mesh: str, asked: Sequence[str], tmp_path: Path) -> None:
     """Its batch is open; the command says what the limit is, or what is cut."""
     text = "mlp (float[batch, 16] x) => (float[batch, 16] y)"
     graph = onnx.parser.parse_graph(text + "{a = MatMul(x, up)  h = Relu(a)  y = MatMul(h, down)}")
+    graph.node[0].output[0] = graph.node[1].input[0] = "/ffn.0/a"
     chance = numpy.random.default_rng(0)
     up, down = (chance.normal(size=s).astype("float32") for s in ((16, 256), (256, 16)))
     named = {"up": up, "down": down}.items()

@@ -115,12 +115,7 @@ def _cut(
     values = main.values.keys() - steady(main)
     found = [region for region in regions if region.gained(values) > 0]
     if not found:
-        refused = (f"%{key[0]}: {why}" for each in regions for key, why in each.refused.items())
-        why = next(refused, "it has no dimension of so many elements")
-        raise AnnotationError(
-            f"{wanted[0].place}: {wanted[0].name!r} can't be computed in {wanted[0].parts} parts:"
-            f" {why}; name another value or dimension, or leave it out"
-        )
+        raise _nothing_gained(wanted[0], regions)
     enough = [each for each in found if each.cuts[each.seed].fills(wanted[0].parts)]
     found = enough or found
     saved = [_saved(region, values) for region in found]
@@ -129,6 +124,22 @@ def _cut(
     # Processes share what is in front of what is cut; alone, one has its rows side by side.
     shared = program.mesh is not None and program.mesh.size > 1
     return _written(max(best, key=_in_front) if shared else min(best, key=_in_front))
+
+
+def _nothing_gained(wanted: Wanted, regions: Sequence[Region]) -> AnnotationError:
+    """Returns the error of what isn't smaller in parts."""
+    if wanted.parts == 1:
+        return AnnotationError(
+            f"{wanted.place}: one part is all of {wanted.name!r}; give two or more, or leave it out"
+        )
+    refused = (f"%{key[0]}: {why}" for each in regions for key, why in each.refused.items())
+    why = "it has no dimension of so many elements"
+    if regions:
+        why = "nothing is saved, as what is large is an output, or read as a whole"
+    return AnnotationError(
+        f"{wanted.place}: {wanted.name!r} can't be computed in {wanted.parts} parts:"
+        f" {next(refused, why)}; name another value or dimension, or leave it out"
+    )
 
 
 def _has_grown(region: Region, value: str, cut: Cut) -> bool:

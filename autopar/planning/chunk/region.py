@@ -88,9 +88,9 @@ class Region:
             return True
         return not all(self.reads_part(op, name) for op in self.readers[name])
 
-    @property
+    @cached_property
     def is_known(self) -> bool:
-        """Whether the sizes of all that is cut are known."""
+        """Whether the sizes of all that is cut are known, once it has grown."""
         owns = (found.own for found in self.ops.values())
         return all(cut.is_known for cut in (*self.cuts.values(), *owns))
 

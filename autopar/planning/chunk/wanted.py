@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterator, Sequence
 
 from autopar.annotate import ChunkPin
@@ -14,6 +15,9 @@ from autopar.ir.ops import rule_of
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.program import STORED_ROLES, Function
 from autopar.planning.chunk.cut import Cut
+
+_ENDS = re.compile(r"[./]|$")
+"""Where the names of modules end in that of a value: `h.0.attn`, of ONNX files `/h.0/attn/Add`."""
 
 
 class Wanted:
@@ -82,8 +86,7 @@ def matching(main: Function, pin: ChunkPin) -> list[tuple[str, list[str]]]:
     stored = steady(main)
     known: dict[str, None] = {}
     for name in made:
-        parts = name.split(".")
-        around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        around = [name[: end.start()] for end in _ENDS.finditer(name) if end.start()]
         known.update(dict.fromkeys(around))
         fits = (each for each in around if each == pin.pattern or _fits(pin.pattern, each))
         if (match := next(fits, "")) and (match == name or name not in stored):
