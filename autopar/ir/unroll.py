@@ -162,10 +162,12 @@ class _Unroller:
     def function(self) -> Function:
         """Returns the function."""
         behind = self._behind()
+        inside = [op for op in self._main.ops if is_inside(op, self._loop)]
+        own = {op.results for op in inside}
         for iteration in range(self._trip):
             is_last = iteration == self._trip - 1
-            for op in self._main.ops:
-                if is_inside(op, self._loop):
+            for op in inside if 0 < iteration < self._trip - 1 else self._main.ops:
+                if op.results in own:
                     self._iterate(op, iteration, is_last=is_last)
                 elif is_last if op.results in behind else not iteration:
                     self._ops.append(op)

@@ -198,6 +198,8 @@ def pieces_of(region: Region, loop: str) -> list[Piece]:
 
 def without_halo(region: Region) -> NoHalo | None:
     """Returns which op would have to compute a halo, and can't; None if there is none."""
+    if not any(windows_of(each.rule, each.factor) for each in region.ops.values()):
+        return None
     levels = levels_in(region)
     wanted = frozenset(name for level in levels for name in level.reads)
     try:

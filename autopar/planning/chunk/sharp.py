@@ -23,10 +23,10 @@ _OUTSIDE = -1
 def sharp_in(region: Region) -> set[Key]:
     """Returns the ops of a region that look for extrema in what it computes again."""
     levels = levels_of(region)
-    # What is computed again is so on the highest level that needs it.
-    highest = {op.results: each.number for each in levels_in(region) for op in each.ops}
     if not any(levels.values()):
         return set()
+    # What is computed again is so on the highest level that needs it.
+    highest = {op.results: each.number for each in levels_in(region) for op in each.ops}
     found, parts = set[Key](), set[str]()
     # Of what depends on extrema, the lowest level of one.
     lowest: dict[str, int] = {}
