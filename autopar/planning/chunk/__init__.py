@@ -203,8 +203,8 @@ def _grown_with_bodies(
         ops = [op for op in main.ops if _needs_body(op, region)]
         if ops:
             main = with_bodies(main, ops)
-        elif why := without_halo(region):
-            banned[why.key] = str(why)
+        elif without := without_halo(region):
+            banned |= without
         elif sharp := sharp_in(region):
             banned |= dict.fromkeys(sharp, WHY)
         else:

@@ -196,16 +196,17 @@ def pieces_of(region: Region, loop: str) -> list[Piece]:
     return pieces
 
 
-def without_halo(region: Region) -> NoHalo | None:
-    """Returns which op would have to compute a halo, and can't; None if there is none."""
-    if not any(windows_of(each.rule, each.factor) for each in region.ops.values()):
-        return None
-    levels = levels_in(region)
+def without_halo(region: Region) -> dict[Key, str]:
+    """Returns why ops can't compute a halo that they would have to: of each level, the last one."""
+    levels, found = levels_in(region), dict[Key, str]()
     wanted = frozenset(name for level in levels for name in level.reads)
-    try:
-        for level in levels:
+    for level in levels:
+        cuttings = (region.ops[op.results] for op in level.ops)
+        if not any(windows_of(each.rule, each.factor) for each in cuttings):
+            continue
+        try:
             for piece in pieces_of(region, region.loop):
                 Held(region, level, wanted, piece)
-    except NoHalo as why:
-        return why
-    return None
+        except NoHalo as why:
+            found[why.key] = str(why)
+    return found
