@@ -142,6 +142,9 @@ def resizing() -> Iterator[Sample]:
     for name in ("bilinear2d", "bicubic2d"):
         args = {"kind": f"upsample_{name}", "size": [12, 10], "margin": [0, 0]}
         yield Sample("autopar.resize", {"self": f(1, 2, 6, 5), **args})
+    for low, high, fill in ((0, 3, 0), (-1, 4, 0), (2, 7, float("-inf")), (-2, 8, 0)):
+        args = {"dim": 1, "low": low, "high": high, "fill": fill}
+        yield Sample("autopar.window", {"self": f(3, 6, 2), **args})
     for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
         yield s(name, images[2], [2, 3], False)
         yield s(f"{name}.vec", images[2], [2, 3], False, None)

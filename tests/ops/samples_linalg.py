@@ -44,6 +44,7 @@ def products() -> Iterator[Sample]:
     yield s("addbmm", f(3, 5), f(2, 3, 4), f(2, 4, 5), beta=2, alpha=3)
     yield s("addbmm", i(3, 3, dtype=torch.int32), *(i(2, 3, 3, dtype=torch.int32) for _ in "ab"))
     yield s("addr", i(3, 5), i(3), i(5))
+    yield Sample("autopar.add_product", {"self": f(3, 5), "mat1": f(3, 4), "mat2": f(4, 5)})
     yield s("_addmm_activation", f(5), f(3, 4), f(4, 5))
     yield s("_addmm_activation", f(5), f(3, 4), f(4, 5), use_gelu=True)
     yield s("addmm", f(5), f(3, 4), f(4, 5), beta=2, alpha=3)
