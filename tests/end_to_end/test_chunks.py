@@ -58,6 +58,13 @@ def hot(scores: Tensor, target: Tensor) -> Tensor:
     return F.one_hot(target, CLASSES).to(scores)
 
 
+def margin(scores: Tensor, target: Tensor) -> Tensor:
+    """What the best of other classes is ahead: gradients don't read scores."""
+    own = target[:, None]
+    others = scores.scatter(1, own, float("-inf")).max(1).values
+    return torch.relu(1 + others - scores.gather(1, own)[:, 0]).mean()
+
+
 WEIGHT = torch.linspace(0.1, 1, CLASSES, dtype=torch.float64)
 LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mean": cross_entropy(),
@@ -74,6 +81,7 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bce": lambda s, t: F.binary_cross_entropy_with_logits(s, hot(s, t)),
     "kl": lambda s, t: F.kl_div(F.log_softmax(s, -1), hot(s, t), reduction="batchmean"),
     "mse": lambda s, t: F.mse_loss(s, hot(s, t)),
+    "margin": margin,
     "smooth l1": lambda s, t: F.smooth_l1_loss(s, hot(s, t)),
 }
 

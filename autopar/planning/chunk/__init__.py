@@ -60,7 +60,7 @@ def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = 
     whole, loops = main.values, dict[tuple[int | None, int], set[str]]()
 
     def cut(main: Function, wanted: Sequence[Wanted]) -> Function:
-        """What follows from the cut of one may be what is large of another, cut in the same way."""
+        """Cuts a value, unless it is cut in the same way since that follows from another's cut."""
         known = loops.setdefault((wanted[0].dim, wanted[0].parts), set())
         known_as = {**main.values, **whole}
         largest = max((each.value for each in wanted), key=lambda name: bytes_of(known_as[name]))

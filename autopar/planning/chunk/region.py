@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from autopar.ir.expr.expression import planned
-from autopar.ir.ops import rule_of
+from autopar.ir.ops import PRODUCTS, rule_of
 from autopar.ir.ops.loops import ENTERS, LEAVES
 from autopar.ir.program import Function, Loops, Op, Value
 from autopar.ir.rules.rule import SAME
@@ -164,6 +164,7 @@ class _Growth:
         self._makers = self._main.producers()
         self._ops = [(op, op.operands) for op in self._main.ops]
         self._made: set[str] = set()
+        self._small: dict[str, Cut] = {}
 
     def grow(self) -> None:
         """Adds all ops around large values, and then those on ways between them."""
@@ -173,7 +174,7 @@ class _Growth:
                 waiting += self._around(waiting.pop())
             else:
                 count = len(self._region.ops)
-                waiting += self._between()
+                waiting += [*self._between(), *self._spread()]
 
     def _around(self, name: str) -> Iterator[str]:
         """Adds the ops around a value; yields the large values around these."""
@@ -205,14 +206,21 @@ class _Growth:
         for name, part in zip(op.results, found.results, strict=True):
             if isinstance(part, Cut) and name not in region.cuts:
                 region.cuts[name] = part
-                yield from (name,) if region.is_large(name) else ()
+                if region.is_large(name):
+                    yield name
+                else:
+                    self._small[name] = part
         for name, need in zip(op.operands, found.operands, strict=True):
             made = self._makers.get(name)
             if made is not None and made.results in region.ops:
                 continue
-            if need is not None and name not in region.cuts and region.is_large(name):
+            if need is None or name in region.cuts:
+                continue
+            if region.is_large(name):
                 region.cuts[name] = need
                 yield name
+            else:
+                self._small.setdefault(name, need)
 
     def _cutting(self, op: Op, cut: Cut, operand: int, result: int) -> Cutting:
         """Returns an op as iterations share it.
@@ -250,6 +258,25 @@ class _Growth:
                 before.update(operands)
                 if not after.isdisjoint(operands):
                     yield from self._join(op, operands)
+
+    def _spread(self) -> Iterator[str]:
+        """Adds ops that spread small values over a gradient, as that of what was picked of scores.
+
+        Yields:
+            The large values around them.
+        """
+        for name, cut in [*self._small.items()]:
+            for op in self._region.readers[name]:
+                if op.phase == "backward" and op.kind not in PRODUCTS and self._spreads(op, cut):
+                    yield from self._add(op, cut, operand=op.operands.index(name))
+
+    def _spreads(self, op: Op, cut: Cut) -> bool:
+        """Whether an op that reads a small value makes a large one, which is cut as that."""
+        shapes = (self._main.values[name].shape for name in op.results)
+        large = [self._region.is_large(name) for name in op.results]
+        return any(large) and all(
+            len(shape) > cut.dim and shape[cut.dim] == cut.outer * cut.inner for shape in shapes
+        )
 
     def _join(self, op: Op, operands: Sequence[str]) -> Iterator[str]:
         """Adds an op on a way between others, by what it reads of them."""
