@@ -123,7 +123,7 @@ class Towers(nn.Module):
 
     def __init__(self, *, twice: bool = False) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.first, self.second = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in "ab")
         self.logit_scale, self.twice = nn.Parameter(torch.tensor(2.0)), twice
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -251,7 +251,7 @@ class Changed(nn.Module):
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.first, self.second = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in "ab")
         count = chance.randint(1, 3)
         self.changes = [(chance.choice(CHANGED), chance.choice([0, 1])) for _ in range(count)]
         self.sides = chance.choice(["rows", "columns", "both"])
