@@ -71,8 +71,11 @@ def _below(total: IntExpr) -> Iterator[IntExpr]:
             break
     for atom, factor in atoms:
         if (more := _not_less(atom, factor)) is not None:
-            yield add(total, multiply(add(multiply(atom, factor), more), -1))
-            break
+            less = add(total, multiply(add(multiply(atom, factor), more), -1))
+            # Of a size that is a multiple, it is what it was.
+            if less != total:
+                yield less
+                break
 
 
 def _not_less(atom: Binary, factor: int) -> IntExpr | None:

@@ -134,6 +134,13 @@ def test_what_a_division_leaves_is_not_less_than_nothing(size: IntExpr) -> None:
     assert not is_at_least(size - size // 4 * 5, 0)
 
 
+def test_a_multiple_is_as_large_as_its_quotient_times_that() -> None:
+    size = Size("width", 8, 128, 64, 8)
+    assert is_at_least(size // 8 * 8, size)
+    assert not is_at_least(size // 8 * -8, 1)
+    assert not is_at_least(size * -1, 1)
+
+
 @given(st.integers(), st.integers())
 def test_of_numbers_all_is_known(number: int, other: int) -> None:
     assert bounds(number) == (number, number)

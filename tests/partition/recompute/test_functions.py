@@ -53,8 +53,12 @@ def compiled(
     dropout: float = 0.3,
     **options: Any,
 ) -> CompiledModel:
-    """Returns a step of a pipeline if there is a schedule, else one that accumulates gradients."""
+    """Returns a step of a pipeline if there is a schedule, else one that accumulates gradients.
+
+    Within a limit it computes again, and nothing in chunks, which add up in another order.
+    """
     torch.manual_seed(0)
+    options.setdefault("chunks", {})
     if schedule:
         options |= {"pipeline": "pp", "schedule": schedule}
     processes = int(mesh.removeprefix("pp=").split(",")[0]) if schedule else 1
