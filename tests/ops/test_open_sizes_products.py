@@ -59,7 +59,7 @@ LOSSES: Sequence[Loss] = (
         (
             *CONVOLUTIONS,
             *("channel_shuffle.default", "native_channel_shuffle.default", "col2im.default"),
-            *("glu.default", "glu_backward.default", "autopar.max_pool_backward"),
+            *("glu.default", "glu_backward.default"),
             "quantized_decomposed.quantize_per_channel_group.default",
             "quantized_decomposed.dequantize_per_channel_group.default",
         ),
@@ -70,12 +70,18 @@ LOSSES: Sequence[Loss] = (
         tuple(f"adaptive_avg_pool{n}d.default" for n in (1, 2, 3)),
     ),
     Loss(
+        "split",
+        "which size the whole has is an argument, by which an open one may be a part",
+        ("autopar.max_pool_backward",),
+    ),
+    Loss(
         "factor",
         "an open size may not be a multiple of the number of pixels that come together",
         (
             *("conv_transpose1d.default", "conv_transpose2d.input"),
             *("convolution_backward.default", "avg_pool2d_backward.default"),
-            *("max_pool2d_with_indices_backward.default", *INTERPOLATIONS, *NEAREST),
+            *("max_pool2d_with_indices_backward.default", "autopar.max_pool_backward"),
+            *(*INTERPOLATIONS, *NEAREST),
         ),
     ),
     Loss(
