@@ -280,12 +280,12 @@ def check_random(seed: int, folder: Path) -> int:
     return check_step(model, batch, entries, chance.choice(MESHES), seed, folder)
 
 
-@pytest.mark.parametrize("seed", [*range(8), 31])
+@pytest.mark.parametrize("seed", [*range(3), 31])
 def test_a_random_step(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(8, 31), *range(32, 300)])
+@pytest.mark.parametrize("seed", [*range(3, 31), *range(32, 300)])
 def test_many_random_steps(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)
