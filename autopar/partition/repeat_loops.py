@@ -227,8 +227,7 @@ class _Body:
 
 def _added(values: dict[str, Value], like: Value, name: str) -> str:
     """Adds a value like another, under a name that is free; returns that."""
-    while name in values:
-        name += "_"
+    name = emitted.unused(name, values)
     values[name] = replace(like, name=name)
     return name
 

@@ -20,6 +20,7 @@ from autopar.base.errors import AnnotationError
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, peak_rank_timeline
 from autopar.frontend.torch import Recipe, capture
+from autopar.ir.program import Program
 from autopar.pipeline import CompileOptions, compile_program
 from autopar.planning.chunk import chunked
 from autopar.runtime import run
@@ -377,6 +378,19 @@ def check_random(seed: int, folder: Path) -> None:
 Entry = tuple[str, int | Sequence[int]]
 
 
+def possible(program: Program, entries: Sequence[Entry]) -> list[ChunkPin]:
+    """Returns the pins of entries that are possible, each beside those before it."""
+    pins: list[ChunkPin] = []
+    for entry in entries:
+        try:
+            pin = ChunkPin.from_entry(*entry)
+            chunked(program, [*pins, pin])
+            pins.append(pin)
+        except AnnotationError:
+            continue
+    return pins
+
+
 def check_step(
     model: nn.Module,
     batch: tuple[Tensor, ...],
@@ -395,14 +409,7 @@ def check_step(
         optimizer=torch.optim.SGD(model.parameters(), 0.1),
     )
     step = capture(model, batch, recipe)
-    mesh, pins = parse_mesh(mesh_text), list[ChunkPin]()
-    for entry in entries:
-        try:
-            pin = ChunkPin.from_entry(*entry)
-            chunked(step.program, [*pins, pin])
-            pins.append(pin)
-        except AnnotationError:
-            continue
+    mesh, pins = parse_mesh(mesh_text), possible(step.program, entries)
     cut = chunked(step.program, pins)
     options = CompileOptions(
         mesh, Cluster.load("cpu"), "auto", random_pins(cut, mesh, "chunk", seed)

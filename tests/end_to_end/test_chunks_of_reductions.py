@@ -123,7 +123,7 @@ class Towers(nn.Module):
 
     def __init__(self, *, twice: bool = False) -> None:
         super().__init__()
-        self.first, self.second = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in "ab")
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.logit_scale, self.twice = nn.Parameter(torch.tensor(2.0)), twice
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:

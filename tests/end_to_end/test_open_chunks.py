@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import autopar
 from autopar import annotate
-from autopar.annotate import ChunkPin, parse_mesh
+from autopar.annotate import parse_mesh
 from autopar.base.errors import AnnotationError
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, memory_timeline, peak_rank_timeline
@@ -44,6 +44,7 @@ from tests.end_to_end.test_chunks import (
     Perceptron,
     check,
     compiled,
+    possible,
     trips,
 )
 from tests.given.random_pins import random_pins
@@ -252,16 +253,10 @@ def check_random(seed: int, folder: Path) -> None:
         optimizer=torch.optim.SGD(model.parameters(), 0.1),
     )
     step = capture(model, (words(sizes), words(sizes)), recipe, dynamic=opened("batch", "length"))
-    mesh, pins = parse_mesh(chance.choice(["1", "2", "3", "3x2"])), list[ChunkPin]()
-    for name in chance.sample(["head", "up", "attention", "norm"], 2):
-        entry = chance.choice([2, 5, 8, (0, 3), (1, 4), (2, 3)])
-        try:
-            pin = ChunkPin.from_entry(name, entry)
-            chunked(step.program, [*pins, pin])
-            pins.append(pin)
-        except AnnotationError:
-            continue
-    cut = chunked(step.program, pins)
+    mesh = parse_mesh(chance.choice(["1", "2", "3", "3x2"]))
+    names = chance.sample(["head", "up", "attention", "norm"], 2)
+    entries = [(name, chance.choice([2, 5, 8, (0, 3), (1, 4), (2, 3)])) for name in names]
+    cut = chunked(step.program, possible(step.program, entries))
     options = CompileOptions(
         mesh, Cluster.load("cpu"), "auto", random_pins(cut, mesh, "chunk", seed)
     )

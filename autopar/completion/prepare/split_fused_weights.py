@@ -173,8 +173,7 @@ class _SplitWeights:
         }
 
     def _fresh(self, name: str) -> str:
-        while name in self.values:
-            name += "_"
+        name = emitted.unused(name, self.values)
         self.values[name] = Value(name, "f32", ())
         return name
 

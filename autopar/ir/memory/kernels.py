@@ -47,6 +47,10 @@ _WRITTEN: Mapping[str, str] = {OFFLOAD: OVER, INSERT: "self", ADD_PRODUCT: "self
 """The argument that the in-place form of ours of an op writes to."""
 
 
+_IN_OWN_MEMORY = frozenset((*STARTED, ADD_PRODUCT))
+"""Ops of ours whose results are no views."""
+
+
 @cache
 def may_alias(kind: str) -> bool:
     """Returns whether a result of an op may share memory with an operand.
@@ -54,7 +58,7 @@ def may_alias(kind: str) -> bool:
     Kernels of torch say so in their schemas, but for composite ones, which may return an operand
     as it is. Others, and those that nobody knows, might do anything.
     """
-    if kind in STARTED or kind == ADD_PRODUCT:
+    if kind in _IN_OWN_MEMORY:
         return False
     views = kind in RESHAPES or kind in MARKED or kind in UNSAFE
     if views or kind.partition(".")[0] not in TORCH_NAMESPACES:

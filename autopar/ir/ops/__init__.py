@@ -42,7 +42,6 @@ TABLES: tuple[Table, ...] = (
     optimizer.RULES,
     cast.RULES,
     matmul.RULES,
-    matmul.SHARDS,
     packed_matmul.RULES,
     experts.RULES,
     linalg.RULES,
@@ -81,7 +80,7 @@ TABLES: tuple[Table, ...] = (
     alignment.RULES,
 )
 RULES: Mapping[str, RuleFunction] = {kind: rule for table in TABLES for kind, rule in table.items()}
-SHARDS: Table = {**experts.SHARDS, **matmul.SHARDS}
+SHARDS: Table = experts.SHARDS
 """Rules of ops that partition makes, as far as what they compute isn't what they move."""
 
 BORDERS: Table = loops.RULES

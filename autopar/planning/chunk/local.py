@@ -199,5 +199,5 @@ def _at(arg: Arg, axis: str, piece: Piece) -> Arg:
     at = [substitute(arg, {**others, axis: each}) for each in range(piece.trip)]
     step = at[1] - at[0]
     if any(number != at[0] + each * step for each, number in enumerate(at)):
-        return arg
+        return substitute(arg, {axis: Coord(piece.loop)})
     return substitute(arg, {axis: 0}) + Coord(piece.loop) * step

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Op, Value
@@ -24,9 +25,7 @@ class Writer:
 
     def fresh(self, name: str) -> str:
         """Returns a name that no value has."""
-        while name in self.values:
-            name += "_"
-        return name
+        return emitted.unused(name, self.values)
 
     def write(
         self,

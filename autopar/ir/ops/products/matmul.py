@@ -225,9 +225,6 @@ def add_product_bytes(
     return 2 * rows_at_once(rows, columns) * columns * operands[1].itemsize
 
 
-SHARDS: Table = {ADD_PRODUCT: add_product}
-"""Rules of ops that programs of ranks alone have."""
-
 RULES: Table = {
     "aten.mm.default": _product("m k, k n -> m n"),
     "aten.bmm.default": _product("b m k, b k n -> b m n"),
@@ -240,6 +237,7 @@ RULES: Table = {
     "aten.addmv.default": biased("m k", "k", "m", "aten.mv.default", ("self", "mat", "vec")),
     "aten.matmul.default": matmul,
     "aten.linear.default": linear,
+    ADD_PRODUCT: add_product,
     "aten.addbmm.default": summed_product,
     "aten.addr.default": outer_product,
     "aten._addmm_activation.default": activated,
