@@ -19,7 +19,7 @@ from typing import NamedTuple
 from autopar.base.errors import UNKNOWN, Loc
 from autopar.ir.dims import DimLayout
 from autopar.ir.dtypes import DTYPE_BYTES
-from autopar.ir.expr.expression import Expr, IntExpr, axes_of, shape_str
+from autopar.ir.expr.expression import Expr, IntExpr, Size, axes_of, shape_str
 from autopar.ir.expr.relation import Relation
 from autopar.ir.fixed import Fixed
 from autopar.ir.layout import Layout, Origin
@@ -343,7 +343,8 @@ REPEAT = "repeat"
 
 It is given what is `carried` from one iteration to the next, the entry of the iteration of what is
 `sliced`, and what is `invariant`. It returns what is carried, and of anything else what all
-iterations have of it, stacked."""
+iterations have of it, stacked. What an iteration does may depend on its number, a size (`index`)
+whose least value is that of the first one."""
 
 CALLS = {CALL: "callee", REPEAT: "body"}
 """The kinds of ops that run a function, with the argument that names it."""
@@ -359,6 +360,12 @@ def trip_of(op: Op) -> int:
     trip = op.arg("trip", 1)
     assert isinstance(trip, int)
     return trip
+
+
+def index_of(op: Op) -> Size | None:
+    """Returns the number by which an op counts how often it has run what it calls."""
+    index = op.arg("index")
+    return index if isinstance(index, Size) else None
 
 
 def called(function: Function) -> set[str]:

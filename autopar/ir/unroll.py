@@ -2,6 +2,8 @@
 
 Completion and partition see what is the same in all iterations once. What follows has to know them
 apart: microbatches of a pipeline run in the order of a schedule, and each holds memory of its own.
+Ops of other loops say of which iteration they are, so that those that are alike may be one in the
+end (see `autopar.partition.roll`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from autopar.base.errors import VerificationError
 from autopar.ir import emitted
 from autopar.ir.emitted import Emitted
 from autopar.ir.expr.expression import Expr, axes_of, substitute
+from autopar.ir.iterations import Iteration, within
 from autopar.ir.memory.accumulating import OVER, in_place
 from autopar.ir.ops.loops import (
     CARRY,
@@ -283,9 +286,11 @@ class _Unroller:
         self._append(on_mesh(new.instead_of(op, result)), iteration)
 
     def _append(self, op: Op, iteration: int) -> None:
-        microbatch = iteration if self._loop == MICROBATCH else op.microbatch
-        loops = tuple(loop for loop in op.loops if loop[0] != self._loop)
-        self._ops.append(replace(op, microbatch=microbatch, loops=loops))
+        op = replace(op, loops=_around(op.loops, self._loop))
+        if self._loop == MICROBATCH:
+            self._ops.append(replace(op, microbatch=iteration))
+        else:
+            self._ops.append(within(op, Iteration(self._loop, iteration)))
 
     def _name(self, name: str, iteration: int) -> str:
         """Returns the name of what an iteration has of a value; the first one keeps it."""

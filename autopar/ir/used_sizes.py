@@ -1,19 +1,73 @@
-"""Which sizes a program leaves open."""
+"""Which sizes a program leaves open, and which numbers its loops count by.
+
+The number of an iteration is a size to the ops in it: one that the loop knows, and no caller.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 
 from autopar.ir.dims import DimLayout
 from autopar.ir.expr.expression import Expr, IntExpr, Size, sizes_of
-from autopar.ir.program import Arg, Function, Op, Port, Program
+from autopar.ir.program import (
+    CALLS,
+    REPEAT,
+    Arg,
+    Function,
+    Op,
+    Port,
+    Program,
+    called,
+    callee_of,
+    index_of,
+)
 
 
 def used_sizes(program: Program) -> tuple[Size, ...]:
     """Returns the open sizes that a program uses anywhere, also inside ops, by name."""
-    found = {size for expr in dict.fromkeys(_exprs(program)) for size in sizes_of(expr)}
-    return tuple(sorted(found, key=lambda size: (size.name, astuple(size))))
+    counted = {index for index in _counted_by(program).values() if index is not None}
+    return tuple(size for size in declared_sizes(program) if size not in counted)
+
+
+def declared_sizes(program: Program) -> tuple[Size, ...]:
+    """Returns the same, and the numbers of iterations."""
+    return _in_order(size for expr in dict.fromkeys(_exprs(program)) for size in sizes_of(expr))
+
+
+def counted_in(program: Program) -> Mapping[str, tuple[Size, ...]]:
+    """Returns which numbers of iterations each function is given, by its name.
+
+    Those of loops around come first, and that of the loop whose body it is last.
+    """
+    counted = _counted_by(program)
+    numbers = frozenset(index for index in counted.values() if index is not None)
+    found: dict[str, tuple[Size, ...]] = {}
+
+    def visit(name: str) -> tuple[Size, ...]:
+        if name not in found and name in program.functions:
+            function = program.functions[name]
+            inner = {size for each in called(function) for size in visit(each)}
+            bound = {counted.get(callee_of(op)) for op in function.ops if op.kind in CALLS}
+            used = {size for expr in _in_function(function) for size in sizes_of(expr)}
+            own = counted.get(name)
+            outer = ((inner | used) & numbers) - bound - {own}
+            found[name] = (*_in_order(outer), *(() if own is None else (own,)))
+        return found.get(name, ())
+
+    for name in program.functions:
+        visit(name)
+    return found
+
+
+def _counted_by(program: Program) -> dict[str, Size | None]:
+    """Returns the numbers of iterations of the loops, by the names of their bodies."""
+    ops = (op for function in program.functions.values() for op in function.ops)
+    return {callee_of(op): index_of(op) for op in ops if op.kind == REPEAT}
+
+
+def _in_order(sizes: Iterable[Size]) -> tuple[Size, ...]:
+    return tuple(sorted(set(sizes), key=lambda size: (size.name, astuple(size))))
 
 
 def _exprs(program: Program) -> Iterator[Expr]:

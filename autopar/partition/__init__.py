@@ -8,6 +8,7 @@ from autopar.partition.pipeline import Order, Outline
 from autopar.partition.prefetch import Prefetch
 from autopar.partition.recompute import Recompute
 from autopar.partition.repeat_loops import RepeatLoops
+from autopar.partition.roll import Roll
 from autopar.partition.spmd import Partition
 from autopar.partition.unroll_loops import UnrollLoops
 
@@ -20,5 +21,6 @@ __all__ = [
     "Prefetch",
     "Recompute",
     "RepeatLoops",
+    "Roll",
     "UnrollLoops",
 ]

@@ -34,7 +34,7 @@ from autopar.ir.passes import Pass
 from autopar.ir.program import Program
 from autopar.ir.verify import verify_distribution, verify_structure
 from autopar.mapping import Map, Strip, deploy
-from autopar.partition import OffloadState, Recompute
+from autopar.partition import OffloadState, Recompute, Roll
 from autopar.partition.pipeline.runs import Widths
 from autopar.partition.pipeline.schedules import AUTO_SCHEDULE
 from autopar.partition.recompute import DoesNotFit
@@ -58,7 +58,16 @@ from autopar.planning.lowering import LOWERING, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
 
-ORDER: tuple[type[Pass], ...] = (Complete, Legalize, *LOWERING, Recompute, OffloadState, Map, Strip)
+ORDER: tuple[type[Pass], ...] = (
+    Complete,
+    Legalize,
+    *LOWERING,
+    Recompute,
+    OffloadState,
+    Roll,
+    Map,
+    Strip,
+)
 
 PASSES = ("annotate", *(each.name for each in ORDER))
 """The names of the passes, in their order. What the user says comes first."""
@@ -155,7 +164,9 @@ def _compiled(
     seen(Recompute.name, fitted.recomputed.program)
     seen(OffloadState.name, fitted.program)
     exceeded = check_device_memory(fitted.program, options.cluster)
-    deployment = deploy(fitted.program, options.cluster, options.placement, seen)
+    ranks = Roll()(fitted.program)
+    seen(Roll.name, ranks)
+    deployment = deploy(ranks, options.cluster, options.placement, seen)
 
     seconds = math.nan
     if plan.is_timed:
@@ -170,7 +181,7 @@ def _compiled(
     left = (*left, *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
     entries = (*report, *said, *loops_reported(pinned), *staged, *exceeded, *left, *noted)
-    return Compiled(lowered.serial, plan.program, options, fitted.program, deployment, entries)
+    return Compiled(lowered.serial, plan.program, options, ranks, deployment, entries)
 
 
 def _fastest_pipeline(

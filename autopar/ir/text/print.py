@@ -27,7 +27,7 @@ from autopar.ir.text.print_parts import (
 )
 from autopar.ir.text.signature import default_box, derived_signature, make_port
 from autopar.ir.text.words import IDENTIFIER, integers, kind, quote, value_name, word
-from autopar.ir.used_sizes import used_sizes
+from autopar.ir.used_sizes import declared_sizes
 
 MAX_ALIGNED = 56
 """Left-hand sides up to this width are padded to one column; longer ones stick out."""
@@ -159,7 +159,7 @@ def _header(program: Program, context: Context) -> Iterator[str]:
     told: set[ProcessMesh] = set()
     for mesh in _meshes(program):
         yield from _mesh_lines(mesh, context, told)
-    yield from map(size_line, used_sizes(program))
+    yield from map(size_line, declared_sizes(program))
     yield from (relation_line(each, context) for each in program.relations)
     yield from _example_lines(program.example)
 

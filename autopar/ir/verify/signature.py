@@ -25,7 +25,7 @@ from autopar.ir.program import (
     callee_of,
 )
 from autopar.ir.text.words import value_name
-from autopar.ir.used_sizes import used_sizes
+from autopar.ir.used_sizes import declared_sizes
 from autopar.ir.verify.function import type_of, type_str
 from autopar.ir.verify.problems import Problems, one_of
 
@@ -55,7 +55,7 @@ def check_signature(program: Program, problems: Problems) -> None:
 
 
 def _check_open_sizes(program: Program, problems: Problems) -> None:
-    sizes = used_sizes(program)
+    sizes = declared_sizes(program)
     for size in sizes:
         if not size.name.isidentifier():
             problems.add("an open size", "an identifier as its name", repr(size.name))

@@ -19,12 +19,23 @@ from autopar.ir.memory.overlap import async_collectives, plan_overlap
 from autopar.ir.memory.storage import Storage
 from autopar.ir.memory.transfers import hosted, is_on_host
 from autopar.ir.ops.shape.pieces import CONCATENATION
-from autopar.ir.program import CALL, REPEAT, Arg, Function, Op, Program, Ref, Value, callee_of
+from autopar.ir.program import (
+    CALL,
+    REPEAT,
+    Arg,
+    Function,
+    Op,
+    Program,
+    Ref,
+    Value,
+    callee_of,
+    index_of,
+)
 from autopar.runtime.collectives.async_collectives import HALVES
 from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.host_transfers import on_host
-from autopar.runtime.execute.control import Call, Repeat, boxed, unboxed
+from autopar.runtime.execute.control import Call, Loop, Repeat, boxed, unboxed
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.table import Kernel, signature, to_torch
@@ -44,6 +55,7 @@ class Context(NamedTuple):
         in_place: Whether new content is written into stored inputs where that is safe.
         kernel: Returns the function that computes an op, by its kind.
         sizes: Those that are open.
+        counted: Which numbers of iterations each function is given, besides.
     """
 
     program: Program
@@ -52,6 +64,7 @@ class Context(NamedTuple):
     in_place: InPlace | None
     kernel: Callable[[str], Kernel]
     sizes: Sequence[Size]
+    counted: Mapping[str, Sequence[Size]]
 
 
 class _Pending(NamedTuple):
@@ -81,7 +94,7 @@ class Body:
         self.nodes: dict[str, fx.Node] = {}
         self.sizes: dict[Expr, fx.Node] = {}
         self.submodules: dict[str, nn.Module] = {}
-        self.targets: dict[tuple[str, tuple[int, int, int] | None], str] = {}
+        self.targets: dict[tuple[str, Loop | None], str] = {}
         self.started = async_collectives(function, self._members, _shape_of)
         self.hosted = hosted(context.program, function)
         self.storage = Storage(context.program, function, self._is_started)
@@ -105,7 +118,7 @@ class Body:
         for name in names:
             given = Op(CALL, (), (name,))
             self.bind(name, self.create(given, "call_function", unboxed, (box,)), given)
-        for size in self.context.sizes:
+        for size in (*self.context.sizes, *self._counted(self.function.name)):
             given = Op(CALL, (), (f"size_{size.name}",))
             self.sizes[size] = self.create(given, "call_function", unboxed, (box,))
 
@@ -145,14 +158,14 @@ class Body:
                 self.nodes[name] = self.node(source)
         elif op.kind == CALL:
             target = self._submodule(callee_of(op), None)
-            operands = (*self._flat(op, "operands"), *self._open_sizes())
+            operands = (*self._flat(op, "operands"), *self._sizes_for(op))
             box = self.create(op, "call_function", boxed, operands)
             self._results(op, self.create(op, "call_module", target, (box,)))
         elif op.kind == REPEAT:
-            target = self._submodule(callee_of(op), _repeat(op))
+            target = self._submodule(callee_of(op), _loop(op))
             parts = ("carried", "sliced", "invariant")
             operands = tuple(ref for part in parts for ref in self._flat(op, part))
-            operands = (*operands, *self._open_sizes())
+            operands = (*operands, *self._sizes_for(op))
             box = self.create(op, "call_function", boxed, operands)
             self._results(op, self.create(op, "call_module", target, (box,)))
         elif is_collective(op.kind):
@@ -282,14 +295,14 @@ class Body:
             )
             self.bind(name, picked, op)
 
-    def _submodule(self, callee: str, repeat: tuple[int, int, int] | None) -> str:
-        key = (callee, repeat)
+    def _submodule(self, callee: str, loop: Loop | None) -> str:
+        key = (callee, loop)
         if key not in self.targets:
             body = self.module(callee)
             # A prefix: modules have attributes like `half`; a number: distinct names may clash.
-            target = f"{'call' if repeat is None else 'repeat'}{len(self.targets)}"
+            target = f"{'call' if loop is None else 'repeat'}{len(self.targets)}"
             self.targets[key] = f"{target}_{as_identifier(callee)}"
-            module = Call(body) if repeat is None else Repeat(body, *repeat)
+            module = Call(body) if loop is None else Repeat(body, loop)
             self.submodules[self.targets[key]] = module
         return self.targets[key]
 
@@ -309,22 +322,29 @@ class Body:
             return [self._value(item) for item in arg]
         return self.size(arg) if isinstance(arg, Expr) else to_torch(arg)
 
-    def _open_sizes(self) -> tuple[fx.Node, ...]:
-        return tuple(self.sizes[size] for size in self.context.sizes)
+    def _counted(self, function: str) -> Sequence[Size]:
+        """Returns which numbers of iterations a function is given."""
+        return self.context.counted.get(function, ())
+
+    def _sizes_for(self, op: Op) -> tuple[fx.Node, ...]:
+        """Returns the sizes that what an op calls is given by it; a loop adds its number."""
+        counted = (size for size in self._counted(callee_of(op)) if size != index_of(op))
+        return tuple(self.sizes[size] for size in (*self.context.sizes, *counted))
 
 
 def _shape_of(value: Value) -> Sequence[IntExpr]:
     return value.shape
 
 
-def _repeat(op: Op) -> tuple[int, int, int]:
-    """Returns (trip, number of carried, number of sliced operands)."""
+def _loop(op: Op) -> Loop:
+    """Returns how an op repeats what it calls."""
     trip, carried, sliced = op.arg("trip"), op.arg("carried", ()), op.arg("sliced", ())
     if not isinstance(trip, int) or trip < 1:
         raise RuntimeFailure(f"{op.loc}: repeat -> %{op.results[0]} has trip {trip}; it needs >= 1")
     assert isinstance(carried, tuple)
     assert isinstance(sliced, tuple)
-    return trip, len(carried), len(sliced)
+    index = index_of(op)
+    return Loop(trip, len(carried), len(sliced), None if index is None else index.least)
 
 
 def _returns_several(function: Any) -> bool:

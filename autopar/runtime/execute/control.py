@@ -14,13 +14,14 @@ code and drops the traceback, from which the failing op is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
 
-def boxed(*operands: Tensor) -> list[Tensor]:
-    """Returns a box that hands over tensors."""
+def boxed(*operands: Any) -> list[Any]:
+    """Returns a box that hands over tensors, and sizes."""
     return [*reversed(operands)]
 
 
@@ -49,34 +50,46 @@ class Call(nn.Module):
         return self.run(box)
 
 
-class Repeat(nn.Module):
-    """Runs a function a fixed number of times.
+class Loop(NamedTuple):
+    """How a function is repeated.
 
-    The body's inputs are (carried..., one slice of each sliced..., invariant...), its outputs
-    (carried..., one per iteration...).
-
-    Args:
-        body: The function.
+    Attributes:
         trip: Number of iterations.
         carried: Number of values handed from one iteration to the next.
         sliced: Number of values of which iteration i reads entry i of dimension 0.
+        first: The number of the first iteration; None where nothing depends on it.
+    """
+
+    trip: int
+    carried: int
+    sliced: int
+    first: int | None = None
+
+
+class Repeat(nn.Module):
+    """Runs a function a fixed number of times.
+
+    The body's inputs are (carried..., one slice of each sliced..., invariant..., and the number of
+    the iteration where it depends on that), its outputs (carried..., one per iteration...).
+
+    Args:
+        body: The function.
+        loop: How often it runs, and what it is given.
 
     Attributes:
         run: What runs the function.
     """
 
-    def __init__(self, body: fx.GraphModule, trip: int, carried: int, sliced: int) -> None:
+    def __init__(self, body: fx.GraphModule, loop: Loop) -> None:
         super().__init__()
         self.body = body
-        self.trip = trip
-        self.carried = carried
-        self.sliced = sliced
+        self.loop = loop
         self.run: Callable[[list[Tensor]], tuple[Tensor, ...]] = body.forward
 
     def forward(self, box: list[Tensor]) -> tuple[Tensor, ...]:
         """Returns the final carried values and each per-iteration output, stacked."""
-        iterations = Iterations(self, box)
-        for iteration in range(self.trip):
+        iterations = Iterations(self.loop, box)
+        for iteration in range(self.loop.trip):
             iterations.add(self.run(iterations.box(iteration)))
         return iterations.results()
 
@@ -89,10 +102,10 @@ class Iterations:
         box: Has its operands, and loses them: carried, sliced, invariant.
     """
 
-    def __init__(self, loop: Repeat, box: list[Tensor]) -> None:
+    def __init__(self, loop: Loop, box: list[Tensor]) -> None:
         operands, last = box[::-1], loop.carried + loop.sliced
         box.clear()
-        self._count = loop.carried
+        self._count, self._first = loop.carried, loop.first
         self._carried: Sequence[Tensor] = operands[: loop.carried]
         self._sliced = operands[loop.carried : last]
         self._invariant = operands[last:]
@@ -101,7 +114,9 @@ class Iterations:
     def box(self, iteration: int) -> list[Tensor]:
         """Returns the body's inputs of an iteration, the one after what was added last."""
         carried, self._carried = self._carried, ()
-        return boxed(*carried, *(each[iteration] for each in self._sliced), *self._invariant)
+        number = () if self._first is None else (self._first + iteration,)
+        slices = (each[iteration] for each in self._sliced)
+        return boxed(*carried, *slices, *self._invariant, *number)
 
     def add(self, produced: tuple[Tensor, ...]) -> None:
         """Takes the body's outputs of an iteration."""

@@ -22,7 +22,7 @@ from torch import fx
 from autopar.base.errors import RuntimeFailure
 from autopar.ir.memory.updates import plan_writes
 from autopar.ir.program import Function, Program
-from autopar.ir.used_sizes import used_sizes
+from autopar.ir.used_sizes import counted_in, used_sizes
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.body import Body, Context, as_identifier
 from autopar.runtime.execute.in_place import add_in_place
@@ -56,7 +56,8 @@ def emit(
     """
     sizes = used_sizes(program)
     where = torch.device(device)
-    context = Context(program, groups, where, in_place, find_kernel, sizes)
+    counted = counted_in(program)
+    context = Context(program, groups, where, in_place, find_kernel, sizes, counted)
     return _Emitter(context).module("main")
 
 

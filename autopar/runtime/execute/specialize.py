@@ -17,9 +17,9 @@ from dataclasses import replace
 from autopar.base.errors import RuntimeFailure
 from autopar.ir import emitted
 from autopar.ir.collectives import is_collective
-from autopar.ir.expr.at_rank import args_at, port_at, shape_at, value_at
+from autopar.ir.expr.at_rank import args_at, port_at, shape_at, size_at, value_at
 from autopar.ir.expr.at_sizes import NO_SIZES, Sizes, as_coords
-from autopar.ir.expr.expression import Expr, FromFirst, axes_of, evaluate
+from autopar.ir.expr.expression import Expr, FromFirst, IntExpr, axes_of, evaluate
 from autopar.ir.expr.facts import may_be
 from autopar.ir.expr.formula import formula
 from autopar.ir.nothing import IDENTITY, OF_NOTHING
@@ -136,10 +136,10 @@ def code_expressions(program: Program) -> tuple[Expr, ...]:
     return tuple(found)
 
 
-def code_key(expressions: Iterable[Expr], coords: Mapping[str, int]) -> tuple[int | None, ...]:
+def code_key(expressions: Iterable[Expr], coords: Mapping[str, int]) -> tuple[IntExpr | None, ...]:
     """Returns what the expressions are worth on a rank; None where it lacks an axis."""
     return tuple(
-        evaluate(expr, coords) if axes_of(expr) <= coords.keys() else None for expr in expressions
+        size_at(expr, coords) if axes_of(expr) <= coords.keys() else None for expr in expressions
     )
 
 

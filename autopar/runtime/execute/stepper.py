@@ -115,6 +115,9 @@ class _Walk:
         scope: Scope,
     ) -> Generator[Request, Tensor, Any]:
         op = node.meta["op"]
+        if op is None:  # It computes a size.
+            assert callable(node.target)
+            return node.target(*args)
         if node.op == "call_module":
             callee = module.get_submodule(str(node.target))
             within = (*scope, op.results[0])
@@ -135,8 +138,8 @@ class _Walk:
             raise RuntimeFailure(describe_failure(op, error)) from error
 
     def _repeat(self, loop: Repeat, box: list[Tensor], scope: Scope) -> Steps:
-        run = Iterations(loop, box)
-        for iteration in range(loop.trip):
+        run = Iterations(loop.loop, box)
+        for iteration in range(loop.loop.trip):
             within = (*scope[:-1], iteration_scope(scope[-1], iteration))
             given = run.box(iteration)
             run.add((yield from self.steps(loop.body, (given,), within)))

@@ -21,6 +21,7 @@ from autopar.base.errors import AutoparError, RuntimeFailure
 from autopar.ir.collectives import WHOLE, declared
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr.at_sizes import NO_SIZES, Sizes
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Op, Program, Value
 from autopar.runtime.agree.agreement import Agreement
 from autopar.runtime.agree.shared_lines import NUMBERS
@@ -241,7 +242,7 @@ def _load_ranks(
     deployment: Deployment, read: ReadWeights, in_place: InPlace | None
 ) -> Iterator[VirtualRank]:
     expressions = [code_expressions(program) for program in deployment.programs]
-    emitted: dict[tuple[int, tuple[int | None, ...]], tuple[Program, fx.GraphModule]] = {}
+    emitted: dict[tuple[int, tuple[IntExpr | None, ...]], tuple[Program, fx.GraphModule]] = {}
     for rank, entry in enumerate(deployment.ranks):
         coords = deployment.coords_of(rank)
         shared = deployment.program_of(rank)

@@ -16,7 +16,7 @@ as they come, and the update on the serial program's gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 from autopar.base.errors import Loc
 from autopar.ir.deployment import Deployment
 from autopar.ir.layout import Layout
-from autopar.ir.program import CALL, REPEAT, Program, Value, trip_of
+from autopar.ir.program import CALL, MICROBATCH, REPEAT, Op, Program, Value, index_of, trip_of
 from autopar.ir.unroll import iteration_name, unrolled
 from autopar.runtime.collectives.monoids import identity, reduce_tensors
 from autopar.runtime.execute.serial import run_serial
@@ -283,6 +283,17 @@ class _Judged:
     relative: float = 0.0
 
 
+def _iterations(op: Op) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Yields the entries of scopes that an op makes, with the iteration and the loop of each."""
+    if op.kind == CALL:
+        yield op.results[0], (op.microbatch, MICROBATCH)
+    elif op.kind == REPEAT:
+        index, loop = index_of(op), str(op.arg("loop", MICROBATCH))
+        first = 0 if index is None else index.least
+        for iteration in range(trip_of(op)):
+            yield iteration_scope(op.results[0], iteration), (first + iteration, loop)
+
+
 class _Comparison:
     def __init__(
         self, reference: _Reference, deployment: Deployment, forced: bool, tolerance: float
@@ -292,19 +303,13 @@ class _Comparison:
         self.forced = forced
         self.tolerance = tolerance
         self.judged: dict[Key, _Judged] = {}
-        self._microbatches = {
-            op.results[0]: op.microbatch
+        self._iterations = {
+            each: iteration
             for program in deployment.programs
-            for op in program.main.ops
-            if op.kind == CALL
+            for function in program.functions.values()
+            for op in function.ops
+            for each, iteration in _iterations(op)
         }
-        self._microbatches.update(
-            (iteration_scope(op.results[0], iteration), iteration)
-            for program in deployment.programs
-            for op in program.main.ops
-            if op.kind == REPEAT
-            for iteration in range(trip_of(op))
-        )
 
     def see(self, rank: int, scope: Scope, value: Value, tensor: Tensor) -> Tensor:
         """Compares a rank's piece and returns the one with which the rank goes on."""
@@ -327,9 +332,11 @@ class _Comparison:
 
     def _key(self, scope: Scope, name: str) -> Key:
         """Returns where the serial program, which is unrolled, has a value of a rank's program."""
-        if len(scope) != 1 or scope[0] not in self._microbatches:
+        if any(each not in self._iterations for each in scope):
             return scope, name
-        return (), iteration_name(name, self._microbatches[scope[0]])
+        for each in reversed(scope):
+            name = iteration_name(name, *self._iterations[each])
+        return (), name
 
     def results(self) -> tuple[Difference, ...]:
         """Returns the judgement of every value, in the order of the serial program."""
