@@ -8,6 +8,7 @@ end (see `autopar.partition.roll`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.base.errors import VerificationError
@@ -125,6 +126,9 @@ def with_seeds(main: Function) -> Function:
     return replace(main, values=values, ops=tuple(ops))
 
 
+_START = {"sum": 0, "prod": 1}
+"""What reductions begin with, by monoid; others begin with the first part."""
+
 _SEED_STEP = 0x9E3779B97F4A7C15
 """Between the seeds of iterations: odd, and far from what users give, or count steps by."""
 
@@ -139,7 +143,9 @@ class _Unroller:
     """Unrolls a loop of a function, in which there is no other one.
 
     What isn't in the loop stays where it stands: in the first iteration, or in the last one if it
-    reads what the loop leaves.
+    reads what the loop leaves. But iterations that aren't microbatches lie together, so that they
+    may be rolled again, and so they begin alike: with room for what they put together, and sums of
+    nothing.
 
     Args:
         main: The function.
@@ -152,8 +158,7 @@ class _Unroller:
         inside = [op for op in main.ops if is_inside(behind(op), loop)]
         self._within = {name for op in inside for name in op.results}
         self._values = dict(main.values)
-        self._reduced: dict[str, str] = {}
-        self._inserted: dict[str, str] = {}
+        self._written: dict[str, str] = {}
         self._first = {op.results[0]: op.operands[0] for op in inside if op.kind == CARRY}
         self._next = {
             op.operands[1]: op.operands[0]
@@ -164,16 +169,21 @@ class _Unroller:
 
     def function(self) -> Function:
         """Returns the function."""
-        behind = self._behind()
-        inside = [op for op in self._main.ops if is_inside(op, self._loop)]
-        own = {op.results for op in inside}
+        behind, main = self._behind(), self._main.ops
+        inside = [op for op in main if is_inside(op, self._loop)]
+        own, together = {op.results for op in inside}, self._loop != MICROBATCH
+        if together:
+            self._ops += (op for op in main if op.results not in own | behind)
+            self._begin(inside)
         for iteration in range(self._trip):
             is_last = iteration == self._trip - 1
-            for op in inside if 0 < iteration < self._trip - 1 else self._main.ops:
+            for op in inside if together or 0 < iteration < self._trip - 1 else main:
                 if op.results in own:
                     self._iterate(op, iteration, is_last=is_last)
                 elif is_last if op.results in behind else not iteration:
                     self._ops.append(op)
+        if together:
+            self._ops += (op for op in main if op.results in behind)
         values = {name: self._values[name] for name in self._used()}
         return replace(self._main, values=values, ops=tuple(self._ops))
 
@@ -193,6 +203,18 @@ class _Unroller:
             if is_behind or self._leaves(op):
                 left.update(op.results)
         return found
+
+    def _begin(self, inside: Sequence[Op]) -> None:
+        """Adds what iterations write their parts over."""
+        for op in inside:
+            start = _START.get(str(op.arg("monoid"))) if op.kind == REDUCE else 0
+            if not self._leaves(op) or op.kind not in (REDUCE, CAT) or start is None:
+                continue
+            (result,) = op.results
+            value, room = self._values[result], self._copy(result, f"{result}.room")
+            begun = on_mesh(emitted.full(value.shape, start, value.dtype).instead_of(op, room))
+            self._ops.append(replace(begun, loops=_around(op.loops, self._loop)))
+            self._written[result] = room
 
     def _iterate(self, op: Op, iteration: int, *, is_last: bool) -> None:
         """Adds an op of an iteration."""
@@ -247,31 +269,31 @@ class _Unroller:
     def _combine(self, op: Op, iteration: int, *, is_last: bool) -> None:
         """Adds what reduces what an iteration has with what those before have."""
         (operand,), (result,) = op.operands, op.results
-        part = self._name(operand, iteration)
-        if not iteration:
-            self._reduced[result] = part
+        part, before = self._name(operand, iteration), self._written.get(result)
+        if before is None:
+            self._written[result] = part
             return
-        total = result if is_last else self._copy(result, f"{result}.s{iteration}")
         monoid, dtype = str(op.arg("monoid")), self._values[result].dtype
-        combined = emitted.combine(monoid, part, dtype).with_operand(self._reduced[result])
-        op = replace(op, plan=(*op.plan, in_place(monoid, result)))
-        self._write(combined, op, total, iteration)
-        self._reduced[result] = total
+        combined = emitted.combine(monoid, part, dtype).with_operand(before)
+        self._write_over(combined, op, in_place(monoid, result), iteration, is_last=is_last)
 
     def _insert(self, op: Op, iteration: int, *, is_last: bool) -> None:
         """Adds what writes what an iteration has of a value to its place in that of all."""
         (operand,), (result,), dim = op.operands, op.results, op.arg("dim", 0)
         assert isinstance(dim, int)
-        if not iteration:
-            value, room = self._values[result], self._copy(result, f"{result}.room")
-            self._write(emitted.full(value.shape, 0, value.dtype), op, room)
-            self._inserted[result] = room
         size, part = self._values[operand].shape[dim], self._name(operand, iteration)
-        whole = result if is_last else self._copy(result, f"{result}.s{iteration}")
         put = emitted.insert(part, iteration * size, (iteration + 1) * size, dim)
-        op = replace(op, plan=(*op.plan, (OVER, "operand")))
-        self._write(put.with_operand(self._inserted[result]), op, whole, iteration)
-        self._inserted[result] = whole
+        put = put.with_operand(self._written[result])
+        self._write_over(put, op, (OVER, "operand"), iteration, is_last=is_last)
+
+    def _write_over(
+        self, new: Emitted, op: Op, plan: tuple[str, str], iteration: int, *, is_last: bool
+    ) -> None:
+        """Adds what is written over what iterations have left so far."""
+        (result,) = op.results
+        name = result if is_last else self._copy(result, f"{result}.s{iteration}")
+        self._write(new, replace(op, plan=(*op.plan, plan)), name, iteration)
+        self._written[result] = name
 
     def _put_together(self, op: Op) -> None:
         """Adds what puts together what all iterations have of a value."""

@@ -100,14 +100,15 @@ def alike(function: Function, segments: Sequence[range], name: str) -> Alike | N
 
 
 def _is_closed(function: Function, loop: Alike) -> bool:
-    """Whether others read nothing of iterations but what the last one leaves."""
+    """Whether others read what the last iteration leaves for another one, and nothing else."""
     inside = range(loop.segments[0].start, loop.segments[-1].stop)
     made = {name for at in inside for name in function.ops[at].results}
     others = (op for at, op in enumerate(function.ops) if at not in inside)
     read = {*function.outputs, *(name for op in others for name in op.operands)}
     pairs = zip(loop.carried, loop.left, strict=True)
     fits = all(_type(function, each.first) == _type(function, name) for each, name in pairs)
-    return fits and len({*loop.left}) == len(loop.left) and (read & made).issubset(loop.left)
+    distinct = len({*loop.left}) == len(loop.left)
+    return bool(loop.left) and fits and distinct and (read & made).issubset(loop.left)
 
 
 def _look_alike(function: Function, iterations: Sequence[Sequence[Op]]) -> bool:

@@ -80,12 +80,14 @@ class _BodyWriter:
         self.invariant = tuple(dict.fromkeys(read for read in reads if isinstance(read, str)))
         self._values = {name: function.values[name] for name in self.invariant}
         self._made: dict[Place, str] = {}
+        left = {each.place: name for each, name in zip(loop.carried, loop.left, strict=True)}
         for at, step in enumerate(loop.steps):
             for number, name in enumerate(step.op.results):
-                self._made[Place(at, number)] = self._added(name, self._base(name))
+                place = Place(at, number)
+                new = f"{left[place]}.after" if place in left else self._base(name)
+                self._made[place] = self._added(name, new)
         self._before = {
-            each: self._added(each.first, f"{self._made[each.place]}.before")
-            for each in loop.carried
+            each: self._added(each.first, f"{left[each.place]}.before") for each in loop.carried
         }
 
     def body(self, given_away: Iterable[Carried]) -> Function:
