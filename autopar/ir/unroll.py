@@ -173,7 +173,8 @@ class _Unroller:
         inside = [op for op in main if is_inside(op, self._loop)]
         own, together = {op.results for op in inside}, self._loop != MICROBATCH
         if together:
-            self._ops += (op for op in main if op.results not in own | behind)
+            around = own | behind
+            self._ops += (op for op in main if op.results not in around)
             self._begin(inside)
         for iteration in range(self._trip):
             is_last = iteration == self._trip - 1

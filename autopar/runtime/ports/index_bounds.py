@@ -93,7 +93,7 @@ class IndexBounds:
     """
 
     def __init__(self, serial: Program) -> None:
-        serial = unrolled(serial)
+        serial = unrolled(_with_integers(serial))
         main, signature = serial.main, serial.signature
         self._labels = {
             port.name: port.user_label
@@ -179,6 +179,23 @@ class _Cone:
     def rearranges(self) -> bool:
         """Whether an index has the numbers of one input, all of them and nothing else."""
         return len(self.inputs) == 1 and all(op.kind in REARRANGED for op in self.ops)
+
+
+def _with_integers(serial: Program) -> Program:
+    """Returns a program that makes integers, and looks up with them; all else is given to it."""
+    main = serial.main
+    ops = [op for op in main.ops if _concerns_integers(op, main)]
+    made = {name for op in ops for name in op.results}
+    read = dict.fromkeys((*main.inputs, *(name for op in ops for name in op.operands)))
+    inputs = tuple(name for name in read if name not in made)
+    values = {name: main.values[name] for name in (*inputs, *made)}
+    kept = replace(main, inputs=inputs, outputs=(), values=values, ops=tuple(ops), aliases=())
+    return serial.with_main(kept)
+
+
+def _concerns_integers(op: Op, main: Function) -> bool:
+    makes = any(main.values[name].dtype in INTEGERS for name in op.results)
+    return makes or next(lookups_of(op, main.values), None) is not None
 
 
 def _cone(
