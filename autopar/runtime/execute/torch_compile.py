@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from autopar.ir.collectives import REDISTRIBUTE, TRANSFER
 from autopar.ir.emitted import WINDOW
@@ -21,6 +21,8 @@ from autopar.runtime.kernels.table import is_fused_step
 
 def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., tuple[Tensor, ...]]:
     """Returns a module that runs through `torch.compile`, each function that is called once.
+
+    Calls and loops run between graphs: torch would write out all iterations.
 
     Args:
         module: What `emit` returned.
@@ -39,11 +41,26 @@ def through_torch_compile(module: fx.GraphModule, whole: bool) -> Callable[..., 
             each.recompile()
     calls = [each for each in module.modules() if isinstance(each, (Call, Repeat))]
     for body in dict.fromkeys(call.body for call in calls):
-        run = _telling(torch.compile(body, fullgraph=whole))
+        run = _between_graphs(_telling(torch.compile(body, fullgraph=whole and not _calls(body))))
         for call in calls:
             call.run = run if call.body is body else call.run
+    for call in calls:
+        setattr(call, "forward", _between_graphs(call.forward))  # noqa: B010
     # What calls functions many times does little besides.
-    return module.forward if calls else _telling(torch.compile(module, fullgraph=whole))
+    if any(isinstance(each, Call) for each in _calls(module)):
+        return module.forward
+    return _telling(torch.compile(module, fullgraph=whole and not calls))
+
+
+def _between_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that isn't part of a graph, though what it calls may be one."""
+    between = torch.compiler.disable(function, recursive=False)  # type: ignore[no-untyped-call]
+    return cast(Callable[..., Any], between)
+
+
+def _calls(module: fx.GraphModule) -> list[nn.Module]:
+    """Returns what a module calls, and repeats."""
+    return [each for each in module.children() if isinstance(each, (Call, Repeat))]
 
 
 def _ends_graph(op: Op) -> bool:
