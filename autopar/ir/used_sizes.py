@@ -26,8 +26,13 @@ from autopar.ir.program import (
 
 def used_sizes(program: Program) -> tuple[Size, ...]:
     """Returns the open sizes that a program uses anywhere, also inside ops, by name."""
-    counted = {index for index in _counted_by(program).values() if index is not None}
+    counted = counted_sizes(program)
     return tuple(size for size in declared_sizes(program) if size not in counted)
+
+
+def counted_sizes(program: Program) -> frozenset[Size]:
+    """Returns the numbers of iterations."""
+    return frozenset(index for index in _counted_by(program).values() if index is not None)
 
 
 def declared_sizes(program: Program) -> tuple[Size, ...]:
@@ -40,8 +45,7 @@ def counted_in(program: Program) -> Mapping[str, tuple[Size, ...]]:
 
     Those of loops around come first, and that of the loop whose body it is last.
     """
-    counted = _counted_by(program)
-    numbers = frozenset(index for index in counted.values() if index is not None)
+    counted, numbers = _counted_by(program), counted_sizes(program)
     found: dict[str, tuple[Size, ...]] = {}
 
     def visit(name: str) -> tuple[Size, ...]:

@@ -183,7 +183,8 @@ def test_a_rank_has_as_many_ops_whatever_there_are_of_microbatches(strategy: str
 @pytest.mark.slow
 def test_torch_compile_sees_a_microbatch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     step = compiled(4)
-    assert bodies_compiled(step, monkeypatch) == 1
+    # And what is around the loop.
+    assert bodies_compiled(step, monkeypatch) == 2
 
 
 def test_what_differs_between_slices_stays_calls() -> None:

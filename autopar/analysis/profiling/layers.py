@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op
 
-_COPY = re.compile(r"(\.(new|\d+))+$")
-"""What ends the names of new contents, and of values that were brought elsewhere."""
+_COPY = re.compile(
+    r"(\.(new|\d+|forward|backward|part|sides|flat|room|before|after|s\d+|all(?=\.(room|before|after))))+$"
+)
+"""What ends the names of new contents, of values that were brought elsewhere, and of what a loop
+takes, makes room for and leaves."""
 
 
 def layer_of(op: Op) -> str:

@@ -27,8 +27,9 @@ from autopar.ir.serde.deployment import (
 from autopar.ir.serde.read import program_from_proto
 from autopar.ir.serde.tables import Corrupt
 from autopar.ir.serde.write import write_program
+from autopar.ir.used_sizes import counted_sizes
 
-FORMAT_VERSION = 15
+FORMAT_VERSION = 16
 """The newest version of the format that this code understands."""
 
 WRITTEN_VERSION = 8
@@ -66,6 +67,9 @@ HOST_VERSION = 15
 
 RUNS_VERSION = 15
 """The oldest version whose readers understand parts of a mesh that are a run of an axis."""
+
+COUNTED_VERSION = 16
+"""The oldest version whose readers understand repeated functions that know their iteration."""
 
 DIGEST_VERSION = 7
 """The oldest version whose manifests have a digest of themselves."""
@@ -110,6 +114,8 @@ def program_to_bytes(program: Program) -> bytes:
             file.format_version = file.minimum_reader_version = HOST_VERSION
         if any(mesh.slice.length for mesh in file.program.meshes):
             file.format_version = file.minimum_reader_version = RUNS_VERSION
+        if counted_sizes(program):
+            file.format_version = file.minimum_reader_version = COUNTED_VERSION
 
     return _to_bytes(write, what, oldest)
 

@@ -221,9 +221,9 @@ def envelope(**fields: object) -> bytes:
         (envelope(), r"m\.pb: has no content; the file is truncated"),
         (envelope(manifest=pb.Manifest()), r"m\.pb: holds a manifest, not a program"),
         (
-            envelope(format_version=17, minimum_reader_version=16, program=pb.Program()),
-            r"m\.pb: has format version 17 and needs a reader of version 16 or newer, this is"
-            r" version 15; update autopar",
+            envelope(format_version=18, minimum_reader_version=17, program=pb.Program()),
+            r"m\.pb: has format version 18 and needs a reader of version 17 or newer, this is"
+            r" version 16; update autopar",
         ),
     ],
 )
@@ -250,6 +250,27 @@ def test_only_files_with_open_sizes_need_a_reader_that_knows_them() -> None:
     for size, versions in (("4", (8, 2)), ("$batch", (9, 9))):
         program = parse_program(f"program serial size $batch input %x: f32[{size}] return %x")
         file = pb.File.FromString(program_to_bytes(program))
+        assert (file.format_version, file.minimum_reader_version) == versions
+
+
+def test_only_files_with_counted_loops_need_a_reader_that_knows_them() -> None:
+    for index, versions in (("", (8, 2)), (", index=$t", (16, 16))):
+        program = parse_program(
+            f"""program executable {"size $t = 0..2 planned 0" if index else ""}
+            func main {{
+              input %x: f32[4]
+              %y: f32[4] = repeat(body="body", trip=3{index}, carried=[%x])
+              return %y
+            }}
+            func body {{
+              activation %a: f32[4]
+              %b: f32[4] = aten.add.Scalar(self=%a, other={"$t" if index else "1"})
+              return %b
+            }}"""
+        )
+        data = program_to_bytes(program)
+        assert program_from_bytes(data) == program
+        file = pb.File.FromString(data)
         assert (file.format_version, file.minimum_reader_version) == versions
 
 
