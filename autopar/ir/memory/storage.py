@@ -5,7 +5,7 @@ Kernels may return views of their operands. So a value may be in the memory of s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from autopar.ir.collectives import is_collective
 from autopar.ir.emitted import END_OFFLOAD
@@ -117,10 +117,23 @@ class Storage:
         }
         if op.kind == REPEAT:
             shared = _carried_on(op, callee, shared)
+        operands = {
+            output: tuple(given[name] for name in sorted(names)) for output, names in shared.items()
+        }
         return [
-            (result, tuple(given[name] for name in sorted(shared[output])))
+            (
+                result,
+                () if output in over and self._is_alone(operands[output]) else operands[output],
+            )
             for result, output in zip(op.results, callee.outputs, strict=True)
         ]
+
+    def _is_alone(self, operands: Sequence[str]) -> bool:
+        """Returns whether an operand that is given away is the only name of its memory.
+
+        Nobody reads it any more, so what is written over it has that for itself.
+        """
+        return len(operands) == 1 and self.roots[operands[0]] - self.given == {operands[0]}
 
 
 def _carried_on(
