@@ -21,9 +21,11 @@ def dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
     if not is_flat or grad_output.numel() <= MASK_AT_ONCE:
         return (grad_output * mask.to(grad_output.dtype)).mul_(scale)
     found = torch.empty_like(grad_output)
-    flat = (each.view(-1).split(MASK_AT_ONCE) for each in (grad_output, mask, found))
-    for gradient, kept, piece in zip(*flat, strict=True):
-        torch.mul(gradient, kept.to(gradient.dtype), out=piece).mul_(scale)
+    gradient, kept, flat = (each.view(-1) for each in (grad_output, mask, found))
+    for begin in range(0, found.numel(), MASK_AT_ONCE):
+        piece = slice(begin, begin + MASK_AT_ONCE)
+        one = kept[piece].to(gradient.dtype)
+        torch.mul(gradient[piece], one, out=flat[piece]).mul_(scale)
     return found
 
 
