@@ -55,6 +55,7 @@ from autopar.planning.chunk import chunked
 from autopar.planning.chunk.said import chunks_reported
 from autopar.planning.cut_widths import proposed_widths
 from autopar.planning.fit import Fitted, Fitter
+from autopar.planning.least_held import refuse_impossible
 from autopar.planning.lowering import LOWERING, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
@@ -120,6 +121,11 @@ def _compiled(
 ) -> Compiled:
     """Returns a compiled program; see `compile_program`."""
     program, options = with_exact_offload(program, options)
+    if options.memory_bytes is not None:
+        may_wait = bool(options.offload) or options.cluster.host_link is not None
+        refuse_impossible(
+            program, options.mesh.size, options.memory_bytes, may_wait_on_host=may_wait
+        )
     found = fastest_mesh(program, options, watch, store) if options.any_shape else None
     if found is not None:
         options = replace(options, mesh=found.mesh, strategy=AUTO, any_shape=False)
