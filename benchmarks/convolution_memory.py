@@ -28,10 +28,11 @@ import argparse
 import math
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import torch
 from chunks import allocated_bytes
@@ -91,7 +92,9 @@ class Case:
         return self.images * channels * places * self.dtype.itemsize
 
 
-KNOWN = [
+Shape = tuple[int, int, int, int, int, int, int]
+
+KNOWN: Sequence[Shape] = [
     (2, 3, 16, 32, 3, 1, 1),
     (2, 16, 16, 32, 3, 1, 1),
     (2, 16, 32, 32, 3, 2, 1),
@@ -104,7 +107,7 @@ KNOWN = [
 """Images, channels read and made, size, kernel, stride and groups: what the rule is of."""
 
 
-def drawn(seed: int, count: int) -> Iterator[tuple[int, ...]]:
+def drawn(seed: int, count: int) -> Iterator[Shape]:
     """Yields random shapes."""
     choose = random.Random(seed)
     for _ in range(count):
@@ -176,10 +179,10 @@ def taken(case: Case) -> tuple[tuple[int, int, int], ...]:
     gradient = torch.ones_like(made)
     every = [True] * 3
 
-    def forward() -> object:
+    def forward() -> Any:
         return torch.ops.aten.convolution(x, weight, None, *args)
 
-    def backward() -> object:
+    def backward() -> Any:
         bias = [weight.shape[0]]
         return torch.ops.aten.convolution_backward(gradient, x, weight, bias, *args, every)
 
@@ -192,7 +195,7 @@ def taken(case: Case) -> tuple[tuple[int, int, int], ...]:
     return tuple(rows)
 
 
-def _results(run: Callable[[], object]) -> int:
+def _results(run: Callable[[], Any]) -> int:
     found = run()
     tensors = found if isinstance(found, tuple) else (found,)
     return sum(each.nbytes for each in tensors if isinstance(each, Tensor))
@@ -230,7 +233,10 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="each shape that is off by 5% or more")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    shapes = {"known": KNOWN, "random": [*drawn(options.seed, options.count)]}
+    shapes: Mapping[str, Sequence[Shape]] = {
+        "known": KNOWN,
+        "random": [*drawn(options.seed, options.count)],
+    }
     print(f"{'':20}{'':10}{'besides':>16}{'rule off by':>20}")
     for dtype in DTYPES:
         for name, given in shapes.items():
