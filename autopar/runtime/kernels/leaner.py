@@ -24,8 +24,8 @@ def dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
     gradient, kept, flat = (each.view(-1) for each in (grad_output, mask, found))
     for begin in range(0, found.numel(), MASK_AT_ONCE):
         piece = slice(begin, begin + MASK_AT_ONCE)
-        one = kept[piece].to(gradient.dtype)
-        torch.mul(gradient[piece], one, out=flat[piece]).mul_(scale)
+        # By no name, by which it would be there until the next piece is.
+        torch.mul(gradient[piece], kept[piece].to(gradient.dtype), out=flat[piece]).mul_(scale)
     return found
 
 
