@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from autopar.base.arguments import COUNT, expect
 from autopar.base.errors import AnnotationError
 
+BY_LIMIT = "memory"
+"""The place of pins that no user wrote, as a limit of memory decides."""
+
 _TEXT = re.compile(r"(.+)=(?:(\d+):)?(\d+)")
 
 

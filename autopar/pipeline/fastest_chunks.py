@@ -18,6 +18,7 @@ from functools import cached_property
 from itertools import product
 
 from autopar.annotate import ChunkPin
+from autopar.annotate.chunk_pins import BY_LIMIT
 from autopar.base.errors import AnnotationError
 from autopar.base.units import human_bytes, human_seconds
 from autopar.completion.search.watch import Watch
@@ -286,7 +287,7 @@ class _Chain:
     ) -> _Cut | None:
         """Returns a program of which values are cut, to be planned; None if it can't be."""
         kept = [pin for pin in now.options.chunks or () if pin.pattern not in names]
-        pins = [ChunkPin(name, parts, dim, "memory") for name in names]
+        pins = [ChunkPin(name, parts, dim, BY_LIMIT) for name in names]
         options = replace(now.options, chunks=(*kept, *pins))
         try:
             return _Cut(options, self._planning(options))

@@ -100,7 +100,7 @@ def _alike() -> Sequence[Sequence[str]]:
 
 
 def _seconds(way: FastestSchedule) -> float:
-    options, (_, plan, lowering) = way.options, way.planned
+    options, (_, plan, lowering, _) = way.options, way.planned
     lowered, cluster = lowering(plan.program), options.cluster
     fitter = Fitter(
         lowered.ranks,

@@ -51,9 +51,11 @@ from autopar.pipeline.fastest_widths import fastest_widths
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planned, Planning
 from autopar.pipeline.stages import predicted_stages
-from autopar.planning.chunk import chunked, loops_reported
+from autopar.planning.chunk import chunked
+from autopar.planning.chunk.said import chunks_reported
 from autopar.planning.cut_widths import proposed_widths
 from autopar.planning.fit import Fitted, Fitter
+from autopar.planning.least_held import refuse_impossible
 from autopar.planning.lowering import LOWERING, Observer, Store
 from autopar.planning.mesh_shape import Fastest, remark
 from autopar.planning.planner import Planner, best_on_any_mesh
@@ -119,6 +121,11 @@ def _compiled(
 ) -> Compiled:
     """Returns a compiled program; see `compile_program`."""
     program, options = with_exact_offload(program, options)
+    if options.memory_bytes is not None:
+        may_wait = bool(options.offload) or options.cluster.host_link is not None
+        refuse_impossible(
+            program, options.mesh.size, options.memory_bytes, may_wait_on_host=may_wait
+        )
     found = fastest_mesh(program, options, watch, store) if options.any_shape else None
     if found is not None:
         options = replace(options, mesh=found.mesh, strategy=AUTO, any_shape=False)
@@ -141,14 +148,14 @@ def _compiled(
     if options.schedule == AUTO_SCHEDULE or options.any_widths:
         fastest, remarks = _fastest_pipeline(program, options, planned)
         options, report = fastest.options, (*report, *remarks)
-        pinned, plan, lowering = fastest.planned
+        pinned, plan, lowering, chunks = fastest.planned
     elif options.chooses_chunks:
         cut = fastest_chunks(options, planning, watch)
         options, report = cut.options, (*report, *cut.remark())
-        pinned, plan, lowering = cut.planning.planned(options.memory_bytes)
+        pinned, plan, lowering, chunks = cut.planning.planned(options.memory_bytes)
     else:
         known = None if found is None else found.plan
-        pinned, plan, lowering = planning(options).planned(options.memory_bytes, known)
+        pinned, plan, lowering, chunks = planning(options).planned(options.memory_bytes, known)
     seen("annotate", pinned)
     seen(Complete.name, plan.program)
     lowered = lowering(plan.program, seen)
@@ -180,7 +187,8 @@ def _compiled(
     left = (*undivided(plan.program, options.strategy), *shared, *at_once)
     left = (*left, *kept_whole(plan.program))
     noted = explain(lowered.serial, lowering.planner)
-    entries = (*report, *said, *loops_reported(pinned), *staged, *exceeded, *left, *noted)
+    looped = chunks_reported(pinned, chunks, options.cluster)
+    entries = (*report, *said, *looped, *staged, *exceeded, *left, *noted)
     return Compiled(lowered.serial, plan.program, options, ranks, deployment, entries)
 
 
@@ -255,13 +263,13 @@ def _planning(
     program: Program, options: CompileOptions, store: Store | None, watch: Watch
 ) -> Planning:
     """Returns a program that is to be planned."""
-    pinned = annotated(program, options)
+    pinned, chunks = annotated(program, options)
     stages = {}
     if options.pipeline:
         stages = stage_places(pinned, options.pipeline, options.index_of)
     problem = Problem.from_program(pinned, options.cluster, stages=stages)
     lowering = lowering_of(problem, options, store)
-    return Planning(pinned, Planner(problem, lowering, options.strategy, watch))
+    return Planning(pinned, Planner(problem, lowering, options.strategy, watch), chunks)
 
 
 def fastest_mesh(

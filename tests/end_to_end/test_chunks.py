@@ -296,7 +296,7 @@ def test_a_cut_that_others_follow_is_theirs_too(tmp_path: Path) -> None:
     step = compiled(model, batch, "1", chunks={"layers.*": 4})
     assert set(trips(step).values()) == {3}, "7 places, but for the last one"
     assert {len(op.loops) for op in step.serial.main.ops} == {0, 1}
-    assert "in 3 parts" in step.summary()
+    assert "in 4 parts" in step.summary()
     expected = trained(compiled(model, batch, "1"), batch, tmp_path / "whole")
     check(trained(step, batch, tmp_path / "chunks"), expected)
 

@@ -88,6 +88,50 @@ class DoesNotFit(InvalidInputError):
         )
 
 
+class NeverFits(DoesNotFit):
+    """A device holds more than the limit whatever is decided, so no plan was made.
+
+    What it needs at least is a bound: it may need more.
+
+    Args:
+        nbytes: What devices hold together at least.
+        devices: How many there are.
+        limit: What each may hold.
+        whole_bytes: What one device holds that computes everything at once.
+        trains: Whether gradients are among it.
+        place: Where the limit stands, if the caller didn't give it.
+    """
+
+    def __init__(
+        self,
+        nbytes: int,
+        devices: int,
+        limit: int,
+        whole_bytes: int,
+        *,
+        trains: bool,
+        place: str = "",
+    ) -> None:
+        least = -(-nbytes // devices)
+        super().__init__(least, limit, stored_bytes=least, trains=trains, place=place)
+        self._held = nbytes, devices, limit, whole_bytes
+        self._trains = trains
+        what = "parameters, their state, the batch and gradients"
+        given = human_bytes(limit) + (f" in {place}" if place else "")
+        self.args = (
+            f"a device holds at least {human_bytes(least)},"
+            f" {what if trains else 'parameters and the batch'} alone, whatever is computed again"
+            f" or in parts, {human_bytes(least - limit)} more than the limit of {given}; raise the"
+            f" limit well above {human_bytes(least, enough=True)} (one device that computes all at"
+            f" once holds {human_bytes(whole_bytes)}), or split them over at least"
+            f" {-(-nbytes // limit)} devices",
+        )
+
+    def at(self, place: str) -> NeverFits:
+        """Returns the error with the place where the limit stands."""
+        return NeverFits(*self._held, trains=self._trains, place=place)
+
+
 def _advice(limit: int, stored_bytes: int, trains: bool) -> str:
     """Returns what helps besides a higher limit."""
     what = "parameters, their state and the batch" if trains else "parameters and the batch"

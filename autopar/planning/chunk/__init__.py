@@ -7,42 +7,46 @@ behind this sees ordinary ops, which count as often as they run.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from autopar.annotate import ChunkPin
 from autopar.base.errors import AnnotationError
-from autopar.ir.builds.manifest import ReportEntry
-from autopar.ir.chunks import chunk_of, without_chunk
-from autopar.ir.expr.expression import planned, prod
-from autopar.ir.ops import rule_of
-from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
-from autopar.ir.program import MICROBATCH, Function, Op, Program
-from autopar.ir.rules.rule import SAME
-from autopar.planning.chunk.cut import Cut
-from autopar.planning.chunk.halo import without_halo
-from autopar.planning.chunk.levels import levels_in
-from autopar.planning.chunk.order import in_order
-from autopar.planning.chunk.region import Key, Region, bytes_of, grown, with_bodies
-from autopar.planning.chunk.sharp import WHY, sharp_in
-from autopar.planning.chunk.split import is_splittable
-from autopar.planning.chunk.wanted import Wanted, marked, matching, steady
-from autopar.planning.chunk.write import LoopWriter
-from autopar.planning.chunk.writer import Writer
+from autopar.base.units import counted
+from autopar.ir.program import Program
+from autopar.planning.chunk.best import Made, NothingGained, best_cut
+from autopar.planning.chunk.region import bytes_of
+from autopar.planning.chunk.wanted import Wanted, marked, matching
 
-_NEAR = 0.1
-"""Relative difference of the bytes that cuts save which doesn't count."""
 
-_MORE = 3
-"""How many more parts are tried where slices have only a part of a block."""
+@dataclass(frozen=True)
+class Left:
+    """What a pin matches that is in no parts.
 
-_STRIDES = (2, 4, 8, 16)
-"""Blocks that are tried where rows are read in strides are multiples of these."""
+    Attributes:
+        pin: The pin.
+        matches: How many modules and values it matches.
+        misses: Those of them that can't be cut, and why.
+    """
 
-REPORTED = "chunk"
-"""The category of report entries."""
+    pin: ChunkPin
+    matches: int
+    misses: tuple[NothingGained, ...]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A program in which what the user names is computed in parts.
+
+    Attributes:
+        program: The program.
+        made: The cuts, in the order in which they were made.
+        left: What pins match besides.
+    """
+
+    program: Program
+    made: tuple[Made, ...] = ()
+    left: tuple[Left, ...] = ()
 
 
 def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = False) -> Program:
@@ -54,212 +58,77 @@ def chunked(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = 
         phases_apart: Whether what is computed in one phase waits for no other one.
 
     Raises:
-        AnnotationError: If a name matches nothing, or what it matches can't be cut so.
+        AnnotationError: If a name matches nothing, or nothing that it matches can be cut so.
     """
-    main = program.main
-    whole, loops = main.values, dict[tuple[int | None, int], set[str]]()
+    return in_chunks(program, pins, phases_apart=phases_apart).program
 
-    def cut(main: Function, wanted: Sequence[Wanted]) -> Function:
-        """Cuts a value, unless it is cut in the same way since that follows from another's cut."""
-        known = loops.setdefault((wanted[0].dim, wanted[0].parts), set())
-        known_as = {**main.values, **whole}
-        largest = max((each.value for each in wanted), key=lambda name: bytes_of(known_as[name]))
-        makers = main.producers()
-        if largest not in makers or not known.isdisjoint(dict(makers[largest].loops)):
-            return main
-        done = _cut(main, program, [one for one in wanted if one.value in makers], phases_apart)
-        known |= _loops_in(done) - _loops_in(main)
-        return done
 
-    for wanted in marked(main):
-        main = cut(main, [wanted])
+def in_chunks(program: Program, pins: Sequence[ChunkPin], *, phases_apart: bool = False) -> Chunks:
+    """Returns the same, with what was cut, and what wasn't; arguments as `chunked`."""
+    cuts, left = _Cuts(program, phases_apart), []
+    for wanted in marked(program.main):
+        cuts.add([wanted])
     for pin in pins:
-        for name, found in matching(main, pin):
-            main = cut(main, [Wanted(name, each, pin.dim, pin.parts, pin.place) for each in found])
-    return program if main is program.main else program.with_main(main)
+        found, misses = matching(cuts.main, pin), []
+        for name, values in found:
+            try:
+                cuts.add([Wanted(name, each, pin.dim, pin.parts, pin.place) for each in values])
+            except NothingGained as miss:
+                misses.append(miss)
+        if len(misses) == len(found):
+            raise _none(misses, pin)
+        if misses:
+            left.append(Left(pin, len(found), tuple(misses)))
+    if cuts.made:
+        program = program.with_main(cuts.main)
+    return Chunks(program, tuple(cuts.made), tuple(left))
 
 
-def _loops_in(main: Function) -> set[str]:
-    return {loop for op in main.ops for loop, _ in op.loops}
-
-
-def loops_reported(program: Program) -> tuple[ReportEntry, ...]:
-    """Returns what is said of a serial program's loops, but of that over microbatches."""
-    loops: dict[tuple[str, int], list[Op]] = {}
-    for op in program.main.ops:
-        for name, trip in op.loops:
-            if name != MICROBATCH:
-                loops.setdefault((name, trip), []).append(op)
-    return tuple(
-        ReportEntry(
-            REPORTED, name, f"{len(ops)} ops in {trip} parts, one after another", ops[0].loc
-        )
-        for (name, trip), ops in loops.items()
-    )
-
-
-def _cut(
-    main: Function, program: Program, wanted: Sequence[Wanted], phases_apart: bool
-) -> Function:
-    """Returns a function in which one of some values is cut: that by which most is gained.
-
-    Raises:
-        AnnotationError: If nothing is gained by any.
-    """
-    loop = _fresh(main, program, wanted[0].name)
-    regions: list[Region] = []
-    for each in wanted:
-        for cut in each.cuts(main):
-            if not any(_has_grown(region, each.value, cut) for region in regions):
-                regions.append(_grown(main, loop, each, cut, phases_apart))
-    values = main.values.keys() - steady(main)
-    found = [region for region in regions if region.gained(values) > 0]
-    if not found:
-        raise _nothing_gained(wanted[0], regions)
-    enough = [each for each in found if each.cuts[each.seed].fills(wanted[0].parts)]
-    found = enough or found
-    saved = [_saved(region, values) for region in found]
-    least = max(saved) - _NEAR * abs(max(saved))
-    best = [region for region, each in zip(found, saved, strict=True) if each >= least]
-    # Processes share what is in front of what is cut; alone, one has its rows side by side.
-    shared = program.mesh is not None and program.mesh.size > 1
-    return _written(max(best, key=_in_front) if shared else min(best, key=_in_front))
-
-
-def _nothing_gained(wanted: Wanted, regions: Sequence[Region]) -> AnnotationError:
-    """Returns the error of what isn't smaller in parts."""
-    if wanted.parts == 1:
-        return AnnotationError(
-            f"{wanted.place}: one part is all of {wanted.name!r}; give two or more, or leave it out"
-        )
-    refused = (f"%{key[0]}: {why}" for each in regions for key, why in each.refused.items())
-    why = "it has no dimension of so many elements"
-    if regions:
-        why = "nothing is saved, as what is large is an output, or read as a whole"
+def _none(misses: Sequence[NothingGained], pin: ChunkPin) -> AnnotationError:
+    """Returns the error of a pin that matches nothing that can be cut."""
+    if len(misses) == 1:
+        return misses[0]
     return AnnotationError(
-        f"{wanted.place}: {wanted.name!r} can't be computed in {wanted.parts} parts:"
-        f" {next(refused, why)}; name another value or dimension, or leave it out"
+        f"{pin.place}: none of {counted(len(misses), 'module')} and values that match can be"
+        f" computed in {pin.parts} parts; {misses[0].name!r}: {misses[0].why}; name another value"
+        " or dimension, or leave it out"
     )
 
 
-def _has_grown(region: Region, value: str, cut: Cut) -> bool:
-    """Whether a region grows from a value, too: it is in it, and as large."""
-    sizes = (bytes_of(region.main.values[name]) for name in (region.seed, value))
-    return region.cuts.get(value) == cut and len({*sizes}) == 1
+class _Cuts:
+    """Cuts one value after another.
 
+    Args:
+        program: The serial program.
+        phases_apart: As of `chunked`.
 
-def _in_front(region: Region) -> int:
-    """Returns how often there is what is cut, side by side."""
-    cut, shape = region.cuts[region.seed], region.main.values[region.seed].shape
-    return planned(prod((cut.outer, *shape[: cut.dim])))
+    Attributes:
+        main: Its main function, as far as it is cut.
+        made: The cuts.
+    """
 
+    def __init__(self, program: Program, phases_apart: bool) -> None:
+        self.main, self.made = program.main, list[Made]()
+        self._program, self._phases_apart = program, phases_apart
+        self._loops: dict[tuple[int | None, int], set[str]] = {}
 
-def _saved(region: Region, values: Collection[str]) -> float:
-    """Returns the bytes that are saved by a region, less those that are computed again."""
-    gained = region.gained(values) * (1 - region.cuts[region.seed].share)
-    made = Counter(name for level in levels_in(region) for op in level.ops for name in op.results)
-    large = (name for name in made if region.is_large(name))
-    return gained - sum((made[name] - 1) * region.bytes_of(name) for name in large)
+    def add(self, wanted: Sequence[Wanted]) -> None:
+        """Cuts a value, unless it is cut in the same way since that follows from another's cut.
 
+        Args:
+            wanted: Values of which one is to be cut.
 
-def _grown(main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool) -> Region:
-    """Returns the region of a value, cut into a few more or fewer parts where that is wanted."""
-    first = _grown_with_bodies(main, loop, wanted, cut, phases_apart)
-    for other in _others(cut) if first.is_misaligned else ():
-        region = _grown_with_bodies(main, loop, wanted, other, phases_apart)
-        if not region.is_misaligned:
-            return region
-    return first
-
-
-def _others(cut: Cut) -> list[Cut]:
-    """Returns cuts of a few more parts, or into whole strides; those that are nearest first."""
-    inner, block = cut.inner, cut.runs[0].block
-    if not isinstance(inner, int) or not isinstance(block, int):
-        return [cut.shorter(number) for number in range(1, 1 + _MORE)]
-    more = [-(-inner // (cut.parts + more)) for more in range(1, 1 + _MORE)]
-    for stride in _STRIDES:
-        down = block // stride * stride
-        more += [down, down + stride]
-    blocks = dict.fromkeys(each for each in more if 0 < each < inner).keys() - {block}
-    others = (cut.of_blocks(inner, each) for each in blocks)
-    return sorted(others, key=lambda each: _parts_off(cut, each))
-
-
-def _parts_off(cut: Cut, other: Cut) -> tuple[int, int]:
-    """Returns how many more or fewer parts there are with another block, more of them first."""
-    more = other.parts - cut.parts
-    return abs(more), -more
-
-
-def _grown_with_bodies(
-    main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool
-) -> Region:
-    """Returns the region of a value; ops are replaced by their bodies where that lets it grow."""
-    banned: dict[Key, str] = {}
-    while True:
-        seed = wanted.value
-        region = grown(main, loop, seed, cut, phases_apart=phases_apart, banned=banned)
-        ops = [op for op in main.ops if _needs_body(op, region)]
-        if ops:
-            main = with_bodies(main, ops)
-        elif without := without_halo(region):
-            banned |= without
-        elif sharp := sharp_in(region):
-            banned |= dict.fromkeys(sharp, WHY)
-        else:
-            return region
-
-
-def _needs_body(op: Op, region: Region) -> bool:
-    """Whether an op is in no iteration by itself, or leaves sums that are better told apart."""
-    if op.results not in region.ops and op.results not in region.refused:
-        return False
-    # What a search is replaced by compares what is computed again with its extremum.
-    if op.kind in WITH_EXTREMA:
-        return False
-    rule = rule_of(op, region.main.values)
-    if rule is None or not rule.bodies:
-        return False
-    if op.results in region.ops:
-        parts = region.ops[op.results].results
-        reduced = any(not isinstance(part, Cut) and part != SAME for part in parts)
-        return len(op.results) > 1 and reduced
-    body = rule.bodies[0].rule
-    for at, name in enumerate((*op.operands, *op.results)):
-        cut = region.cuts.get(name)
-        if cut is None or not region.is_large(name):
-            continue
-        dims = (*body.operands, *body.results)[at]
-        if is_splittable(body, dims, cut):
-            return True
-    return False
-
-
-def _written(region: Region) -> Function:
-    """Returns the function of a region with its loops."""
-    main, loops = region.main, levels_in(region)
-    to, blocks = Writer(main.values), []
-    wanted = frozenset(name for each in loops for name in each.reads)
-    for number, level in enumerate(loops):
-        loop = region.loop if not number else f"{region.loop}_{number}"
-        start = len(to.ops)
-        LoopWriter(region, loop, level, wanted, to).write()
-        blocks.append(to.ops[start:])
-    outside = [op for op in main.ops if op.results not in region.ops]
-    ops = in_order(region, outside, blocks)
-    used = dict.fromkeys((*main.inputs, *(name for op in ops for name in op.results)))
-    values = {name: to.values[name] for name in used}
-    ops = [without_chunk(op) if chunk_of(op) else op for op in ops]
-    return replace(main, values=values, ops=tuple(ops))
-
-
-def _fresh(main: Function, program: Program, name: str) -> str:
-    """Returns the name of a new loop."""
-    base = re.sub(r"\W", "_", name)
-    taken = _loops_in(main)
-    taken |= set(program.mesh.dim_names) if program.mesh else set()
-    loop, count = base, 1
-    while any(each == loop or each.startswith(f"{loop}_") for each in taken) or loop[0].isdigit():
-        loop, count = f"{base}_part{count}" if not base[0].isdigit() else f"c{base}", count + 1
-    return loop
+        Raises:
+            AnnotationError: If nothing is gained by any.
+        """
+        known = self._loops.setdefault((wanted[0].dim, wanted[0].parts), set())
+        known_as = {**self.main.values, **self._program.main.values}
+        largest = max((each.value for each in wanted), key=lambda name: bytes_of(known_as[name]))
+        makers = self.main.producers()
+        if largest not in makers or not known.isdisjoint(dict(makers[largest].loops)):
+            return
+        there = [one for one in wanted if one.value in makers]
+        made = best_cut(self.main, self._program, there, self._phases_apart)
+        known.update(made.loops)
+        self.main = made.after
+        self.made.append(made)

@@ -8,6 +8,7 @@ Taking results for dense makes peaks of steps up to 4.6% too high (`benchmarks/w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from autopar.ir.emitted import ADD_PRODUCT
@@ -180,6 +181,9 @@ _DENSE = frozenset(
 
 DROPOUT_BACKWARD = "aten.native_dropout_backward.default"
 
+MASK_AT_ONCE = 1 << 16
+"""Elements of a mask that become numbers at a time, so that they stay in a cache."""
+
 LIKE_OPERANDS = (frozenset(POINTWISE) - _DENSE) | frozenset(
     (
         "aten._to_copy.default",
@@ -250,6 +254,17 @@ def _number_bytes(
     return operands[-1].itemsize
 
 
+def _mask_bytes(
+    args: Mapping[str, Arg], operands: Sequence[Placed], results: Sequence[Shape]
+) -> int:
+    """A mask becomes numbers, piece by piece where it lies as they do."""
+    gradient, mask = operands
+    count = math.prod(gradient.shape)
+    if all(is_contiguous(each.shape, each.strides) for each in (gradient, mask)):
+        count = min(count, MASK_AT_ONCE)
+    return count * gradient.itemsize if mask.itemsize != gradient.itemsize else 0
+
+
 ROOM: Mapping[str, Room] = {
     "aten._embedding_bag.default": _embedding_bag_room,
     "aten._embedding_bag_forward_only.default": _embedding_bag_room,
@@ -262,5 +277,6 @@ TAKEN: Mapping[str, Taken] = {
     "aten.where.ScalarOther": _number_bytes,
     "aten.where.ScalarSelf": _number_bytes,
     ADD_PRODUCT: add_product_bytes,
+    DROPOUT_BACKWARD: _mask_bytes,
 }
 """What kernels take and give back, per op."""
