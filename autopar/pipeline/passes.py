@@ -48,6 +48,7 @@ from autopar.pipeline.fastest_schedule import (
     only_schedule,
 )
 from autopar.pipeline.fastest_widths import fastest_widths
+from autopar.pipeline.for_device import for_device
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planned, Planning
 from autopar.pipeline.stages import predicted_stages
@@ -118,7 +119,7 @@ def _compiled(
     watch: Watch,
 ) -> Compiled:
     """Returns a compiled program; see `compile_program`."""
-    program, options = with_exact_offload(program, options)
+    program, options = with_exact_offload(for_device(program, options.device), options)
     found = fastest_mesh(program, options, watch, store) if options.any_shape else None
     if found is not None:
         options = replace(options, mesh=found.mesh, strategy=AUTO, any_shape=False)

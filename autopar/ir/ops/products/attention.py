@@ -144,7 +144,7 @@ def splitting_more(own: Rule, bodies: Sequence[Body]) -> tuple[Body, ...]:
 
 def _shares_heads(call: OpCall) -> bool:
     """Whether heads of the key may be fewer: the public op must be told, kernels just do it."""
-    return call.flag("enable_gqa", default="for_cpu" in call.kind)
+    return call.flag("enable_gqa", default=call.kind in (FLASH, ATTENTION))
 
 
 def masked(mask: str = "attn_mask", *, backward: bool = False) -> Write:
@@ -270,8 +270,12 @@ def shared_heads(w: BodyWriter, x: str, sizes: Mapping[str, IntExpr]) -> str:
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 """Attention on the CPU, and sums of exponentials for its gradient."""
 
+ATTENTION = "autopar.attention"
+"""The same on any device: it takes and returns what the CPU's own op does."""
+
 RULES: Table = {
     "aten.scaled_dot_product_attention.default": attention(),
     "aten._scaled_dot_product_attention_math.default": attention(second="weights"),
     FLASH: dense_rows(attention()),
+    ATTENTION: dense_rows(attention()),
 }

@@ -55,4 +55,10 @@ def attention_backward(call: OpCall) -> Rule | None:
 FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
 """The gradients of attention on the CPU."""
 
-RULES: Table = {FLASH_BACKWARD: dense_rows(attention_backward)}
+ATTENTION_BACKWARD = "autopar.attention_backward"
+"""The same on any device, of what `autopar.attention` computed."""
+
+RULES: Table = {
+    FLASH_BACKWARD: dense_rows(attention_backward),
+    ATTENTION_BACKWARD: dense_rows(attention_backward),
+}

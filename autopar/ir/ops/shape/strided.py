@@ -23,6 +23,9 @@ from autopar.ir.memory.strides import (
 )
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.ops.elementwise.pointwise import RULES as POINTWISE
+from autopar.ir.ops.products.attention import ATTENTION, FLASH
+from autopar.ir.ops.products.attention_backward import ATTENTION_BACKWARD, FLASH_BACKWARD
+from autopar.ir.ops.products.attention_kernels import backward_temporaries, forward_temporaries
 from autopar.ir.ops.products.matmul import add_product_bytes
 from autopar.ir.ops.products.recurrent_memory import TAKEN as RECURRENT_TAKEN
 from autopar.ir.ops.products.recurrent_memory import Taken, layer_workspace
@@ -219,8 +222,10 @@ def _swapped(shape: Shape, one: int, other: int) -> Strides:
 
 
 LAID_OUT: Mapping[str, Callable[[Sequence[Placed], Sequence[Shape]], list[Strides]]] = {
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
+    FLASH: _attention,
+    FLASH_BACKWARD: _attention_backward,
+    ATTENTION: _attention,
+    ATTENTION_BACKWARD: _attention_backward,
 }
 """Kernels whose results lie in an order of their own."""
 
@@ -259,6 +264,8 @@ ROOM: Mapping[str, Room] = {
 
 TAKEN: Mapping[str, Taken] = {
     **RECURRENT_TAKEN,
+    ATTENTION: forward_temporaries,
+    ATTENTION_BACKWARD: backward_temporaries,
     "aten.where.ScalarOther": _number_bytes,
     "aten.where.ScalarSelf": _number_bytes,
     ADD_PRODUCT: add_product_bytes,

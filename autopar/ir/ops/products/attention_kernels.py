@@ -1,0 +1,189 @@
+"""Kernels of attention on GPUs: which one computes a call, and what it takes besides its results.
+
+    kernel       computes                                        never there as a whole
+    flash        16 bits, without a mask                         scores
+    efficient    16 and 32 bits, with or without a mask          scores
+    definition   64 bits, for which torch has no other kernel
+
+Sources: the conditions in `sdp_utils.cpp` of torch (2.11 to 2.13) for compute capability 8.0 and
+above, under which a kernel is chosen, and the buffers in `attention.cu`, `attention_backward.cu`
+and `flash_api.cpp`. The bytes have not been measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autopar.ir.memory.strides import Placed, Shape
+from autopar.ir.program import Arg
+
+FLASH_KERNEL, EFFICIENT_KERNEL, BY_DEFINITION = "flash", "efficient", "definition"
+
+LARGEST_FLASH_HEAD = 256
+"""Elements of a head that the flash kernel takes at most."""
+
+ALIGNED_BYTES = 16
+"""Both kernels load so many bytes at once: rows begin at multiples, and heads are multiples."""
+
+MASK_STEP = 16
+"""Rows of a mask lie multiples of so many elements apart."""
+
+SUMS_STEP = 32
+"""The efficient kernel keeps a multiple of so many logarithms of sums per head."""
+
+ROWS_STEP = 128
+"""The flash kernel's gradient adds up multiples of so many rows."""
+
+
+def gpu_kernel(
+    itemsize: int, query: Shape, key: Shape, value: Shape, *, masked: bool, causal: bool
+) -> str:
+    """Returns the kernel that computes an attention on a GPU.
+
+    Args:
+        itemsize: Bytes of an element.
+        query: [batch, heads, length, size].
+        key: [batch, heads of keys, length of keys, size].
+        value: The same, of another size of heads perhaps.
+        masked: Whether something is added to scores.
+        causal: Whether queries don't see what is behind them. Where there are as many keys as
+            queries, kernels agree on which those are.
+    """
+    if itemsize > 4:
+        return BY_DEFINITION
+    square = not causal or query[-2] == key[-2]
+    fits = query[-1] == value[-1] and padded(query[-1], itemsize) <= LARGEST_FLASH_HEAD
+    if itemsize == 2 and not masked and square and fits:
+        return FLASH_KERNEL
+    return EFFICIENT_KERNEL
+
+
+def padded(size: int, itemsize: int) -> int:
+    """Returns the size of heads that kernels are given, of which the last elements are zeros."""
+    return _multiple(size, ALIGNED_BYTES // itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of attention.
+
+    Attributes:
+        query, key, value: Its operands.
+        mask: What is added to scores.
+        kernel: What computes it.
+    """
+
+    query: Placed
+    key: Placed
+    value: Placed
+    mask: Placed | None
+    kernel: str
+
+    @classmethod
+    def of(cls, operands: Sequence[Placed], mask: int, causal: bool) -> _Call:
+        """Returns the call with these operands, of which number `mask` is a mask if it is there."""
+        query, key, value = operands[:3]
+        given = operands[mask] if len(operands) > mask else None
+        shapes = (query.shape, key.shape, value.shape)
+        masked = given is not None
+        kernel = gpu_kernel(query.itemsize, *shapes, masked=masked, causal=causal)
+        return cls(query, key, value, given, kernel)
+
+    @property
+    def rows(self) -> int:
+        """How many rows of scores there are."""
+        return math.prod(self.query.shape[:-1])
+
+    @property
+    def scores_bytes(self) -> int:
+        return self.rows * self.key.shape[-2] * self.query.itemsize
+
+    @property
+    def sharing(self) -> int:
+        """How many queries share a head of the keys."""
+        return max(1, self.query.shape[1] // max(1, self.key.shape[1]))
+
+    @property
+    def padded_bytes(self) -> int:
+        """The bytes of operands whose heads are no multiple, as the kernel gets them."""
+        return sum(map(_padded_bytes, (self.query, self.key, self.value)))
+
+    @property
+    def repeated_bytes(self) -> int:
+        """The bytes of keys and values once for each query, which the efficient kernel wants."""
+        if self.kernel != EFFICIENT_KERNEL or self.sharing == 1:
+            return 0
+        return self.sharing * (_whole_bytes(self.key) + _whole_bytes(self.value))
+
+    @property
+    def mask_bytes(self) -> int:
+        """The bytes of the mask as the kernel gets it, if it is copied for that."""
+        if self.mask is None:
+            return 0
+        keys = self.key.shape[-2]
+        aligned = self.mask.itemsize == self.query.itemsize and keys % MASK_STEP == 0
+        if aligned and self.mask.shape[-1] == keys:
+            return 0
+        return math.prod(self.mask.shape[:-1]) * _multiple(keys, MASK_STEP) * self.query.itemsize
+
+    @property
+    def sums_bytes(self) -> int:
+        """The bytes of the logarithms of sums as the efficient kernel keeps them."""
+        if self.kernel != EFFICIENT_KERNEL:
+            return 0
+        *lead, length, _ = self.query.shape
+        return math.prod(lead) * _multiple(length, SUMS_STEP) * 4
+
+    @property
+    def prepared_bytes(self) -> int:
+        """The bytes of copies that are made for the kernel."""
+        return self.padded_bytes + self.repeated_bytes + self.mask_bytes + self.sums_bytes
+
+
+def forward_temporaries(
+    args: Mapping[str, Arg], operands: Sequence[Placed], results: Sequence[Shape]
+) -> int:
+    """Returns the bytes that `autopar.attention` takes besides its results."""
+    call = _Call.of(operands, 3, bool(args.get("is_causal")))
+    if call.kernel == BY_DEFINITION:
+        return 2 * call.scores_bytes
+    return call.prepared_bytes + _padded_bytes(call.query)
+
+
+def backward_temporaries(
+    args: Mapping[str, Arg], operands: Sequence[Placed], results: Sequence[Shape]
+) -> int:
+    """Returns the bytes that `autopar.attention_backward` takes besides its results.
+
+    Both kernels add the gradients of queries up in 32 bits; with heads that are shared, those of
+    keys and values are made for each query, and added.
+    """
+    _, query, key, value, _, _, *mask = operands
+    call = _Call.of((query, key, value, *mask), 3, bool(args.get("is_causal")))
+    if call.kernel == BY_DEFINITION:
+        return 4 * call.scores_bytes
+    taken = call.prepared_bytes + 2 * _padded_bytes(query) + call.padded_bytes + 4 * call.rows
+    if call.sharing > 1:
+        taken += call.sharing * (_whole_bytes(key) + _whole_bytes(value))
+    if query.itemsize < 4:
+        *lead, length, size = query.shape
+        wide = math.prod(lead) * _multiple(length, ROWS_STEP) * padded(size, query.itemsize)
+        taken += 4 * wide
+    return taken
+
+
+def _multiple(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+def _padded_bytes(operand: Placed) -> int:
+    """Returns the bytes of a copy with padded heads, if there has to be one."""
+    size = operand.shape[-1]
+    return 0 if padded(size, operand.itemsize) == size else _whole_bytes(operand)
+
+
+def _whole_bytes(operand: Placed) -> int:
+    *lead, size = operand.shape
+    return math.prod(lead) * padded(size, operand.itemsize) * operand.itemsize
