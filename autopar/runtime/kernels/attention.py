@@ -48,7 +48,7 @@ def attention(
 
 
 def accumulated(dtype: torch.dtype) -> torch.dtype:
-    """Returns the dtype of the logarithms of sums."""
+    """Returns the dtype of scores, and of the logarithms of sums."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -76,7 +76,8 @@ def attention_backward(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     heads = key.shape[1]
     key, value = (for_each_query(each, query.shape[1] // heads) for each in (key, value))
-    scores = (query @ key.transpose(-2, -1)).float() * scale
+    wide = accumulated(query.dtype)
+    scores = (query @ key.transpose(-2, -1)).to(wide) * scale
     if attn_mask is not None:
         scores = scores + attn_mask
     if is_causal:
@@ -84,8 +85,8 @@ def attention_backward(
         scores = scores.masked_fill(later, -torch.inf)
     weights = scores.softmax(-1)
     d_value = weights.to(query.dtype).transpose(-2, -1) @ grad_out
-    d_weights = (grad_out @ value.transpose(-2, -1)).float()
-    d_rows = (grad_out.float() * out.float()).sum(-1, keepdim=True)
+    d_weights = (grad_out @ value.transpose(-2, -1)).to(wide)
+    d_rows = (grad_out.to(wide) * out.to(wide)).sum(-1, keepdim=True)
     d_scores = (weights * (d_weights - d_rows) * scale).to(query.dtype)
     d_key = d_scores.transpose(-2, -1) @ query
     return d_scores @ key, by_head(d_key, heads), by_head(d_value, heads)
