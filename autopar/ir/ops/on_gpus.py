@@ -43,7 +43,7 @@ def unmet(op: Op, values: Mapping[str, Value]) -> list[str]:
     types = tuple(TensorType(each.shape, each.dtype) for each in operands)
     positions = OpCall(op.kind, dict(op.args), types, ()).positions
     by_name = {name: operands[at[0]] for name, at in positions.items() if at}
-    return list(check(Call(operands, by_name, bool(op.arg("is_causal", False)))))
+    return list(dict.fromkeys(check(Call(operands, by_name, bool(op.arg("is_causal", False))))))
 
 
 def concrete(shape: Sequence[IntExpr]) -> tuple[int, ...]:
