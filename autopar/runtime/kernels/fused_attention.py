@@ -186,7 +186,7 @@ def _efficient(call: _Call) -> tuple[Tensor, Tensor]:
     blind = _blind(call)
     if blind is None:
         return out, sums
-    return out.masked_fill(blind, 0), sums.masked_fill(blind[..., 0], 0)
+    return out.masked_fill_(blind, 0), sums.masked_fill_(blind[..., 0], 0)
 
 
 def _efficient_backward(

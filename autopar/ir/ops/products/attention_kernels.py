@@ -119,14 +119,18 @@ class _Call:
 
     @property
     def mask_bytes(self) -> int:
-        """The bytes of the mask as the kernel gets it, if it is copied for that."""
+        """The bytes of the mask as the kernel gets it, if it is copied for that.
+
+        And of where it is infinite: queries that see no key are looked for.
+        """
         if self.mask is None:
             return 0
-        keys = self.key.shape[-2]
+        keys, looked = self.key.shape[-2], math.prod(self.mask.shape)
         aligned = self.mask.itemsize == self.query.itemsize and keys % MASK_STEP == 0
         if aligned and self.mask.shape[-1] == keys:
-            return 0
-        return math.prod(self.mask.shape[:-1]) * _multiple(keys, MASK_STEP) * self.query.itemsize
+            return looked
+        rows = math.prod(self.mask.shape[:-1])
+        return looked + rows * _multiple(keys, MASK_STEP) * self.query.itemsize
 
     @property
     def sums_bytes(self) -> int:
@@ -163,8 +167,10 @@ def backward_temporaries(
     _, query, key, value, _, _, *mask = operands
     call = _Call.of((query, key, value, *mask), 3, bool(args.get("is_causal")))
     if call.kernel == BY_DEFINITION:
-        return 4 * call.scores_bytes
-    taken = call.prepared_bytes + 2 * _padded_bytes(query) + call.padded_bytes + 4 * call.rows
+        return 5 * call.scores_bytes
+    taken = call.prepared_bytes + 2 * _padded_bytes(query) + 4 * call.rows
+    # Gradients are parts of padded ones.
+    taken += sum(_whole_bytes(each) - each.nbytes for each in (query, key, value))
     if call.sharing > 1:
         taken += call.sharing * (_whole_bytes(key) + _whole_bytes(value))
     if query.itemsize < 4:
