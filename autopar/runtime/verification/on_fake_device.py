@@ -144,7 +144,7 @@ class _Rank:
                 self._note(op, "only the CPU has a kernel for it")
             elif _lacks_kernel(op.kind, self.device.type):
                 self._note(op, f"the library that it is from has no kernel for {self.device.type}")
-            elif not is_on_host(op):
+            elif self.device.type == CUDA and not is_on_host(op):
                 for reason in unmet(op, function.values):
                     self._note(op, reason)
 

@@ -43,7 +43,7 @@ def _invert(x: Tensor) -> Tensor:
 
 
 def _set(x: Tensor, index: Any, value: Tensor | float) -> None:
-    _get(x, index).copy_(torch.as_tensor(value))
+    aten.copy_.default(_get(x, index), torch.as_tensor(value))
 
 
 def _get(x: Tensor, index: Any) -> Tensor:
