@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +96,27 @@ def test_gpus_have_kernels_for_all_ops(model: str, mesh: str, strategy: str, dty
 @pytest.mark.parametrize(("model", "mesh", "strategy"), list(_trained()))
 def test_steps_for_gpus_train_as_one_device(model: str, mesh: str, strategy: str) -> None:
     check(ZOO[model](), mesh_of(mesh), strategy, device=CUDA)
+
+
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "a pipeline": {"mesh": "pp=2,dp=2", "pipeline": "pp", "accumulate": 3, "strategy": "ddp:dp"},
+    "a loop": {"accumulate": 3, "autocast": torch.bfloat16},
+    "chunks": {"chunks": {"lm_head": 4}},
+    "transfers": {"offload": "optimizer", "update": "host", "cluster": "h100"},
+    "recomputed": {"activations": {"transformer.h.*": "recompute"}},
+    "open": {"mesh": "3", "dynamic": {key: {0: "batch"} for key in ("input_ids", "labels")}},
+    "scaled": {"autocast": torch.float16, "scaler": torch.amp.GradScaler("cpu")},
+    "inference": {"optimizer": None},
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_gpus_have_kernels_however_a_step_is_computed(name: str) -> None:
+    example = ZOO["gpt2"]()
+    usual = {"mesh": "2", "strategy": "none", "optimizer": example_optimizer(example.model)}
+    given = {**usual, **OTHERWISE[name]}
+    made = autopar.compile(example.model, example.batch(0), device=CUDA, **given)
+    assert [*map(str, obstacles(made.deployment))] == []
 
 
 @pytest.mark.models

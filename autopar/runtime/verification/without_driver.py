@@ -1,7 +1,8 @@
 """Methods of fake tensors on devices that torch was built without: some ask for a driver there.
 
-Brackets do, `~` and `contiguous`. The ops that they stand for don't, so these are called instead.
-Torch itself calls such methods where it finds out what an op returns, out of reach of modes.
+Brackets do, `~`, `contiguous` and `copy_`. The ops that they stand for don't, so these are called
+instead. Torch itself calls such methods where it finds out what an op returns, out of reach of
+modes.
 """
 
 from __future__ import annotations
@@ -42,8 +43,13 @@ def _invert(x: Tensor) -> Tensor:
     return x.bitwise_not()
 
 
+def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    found: Tensor = aten.copy_.default(x, source, non_blocking)
+    return found
+
+
 def _set(x: Tensor, index: Any, value: Tensor | float) -> None:
-    aten.copy_.default(_get(x, index), torch.as_tensor(value))
+    _copy(_get(x, index), torch.as_tensor(value))
 
 
 def _get(x: Tensor, index: Any) -> Tensor:
@@ -80,5 +86,6 @@ _METHODS = {
     "__setitem__": _set,
     "__invert__": _invert,
     "contiguous": _contiguous,
+    "copy_": _copy,
 }
 """What takes the place of a method."""
