@@ -197,11 +197,14 @@ def _efficient_backward(
     if blind is not None:
         # Its weights are exp(score - infinity), which is 0.
         sums = sums.masked_fill(blind[..., 0], torch.inf)
-    sums = pad(sums, (0, -sums.shape[-1] % SUMS_STEP), value=torch.inf)
+    step = SUMS_STEP if torch.version.hip is None else 1
+    sums = pad(sums, (0, -sums.shape[-1] % step), value=torch.inf).contiguous()
+    # The kernel takes it for granted that the output lies as it left it.
+    out = _aligned(out).transpose(1, 2).contiguous().transpose(1, 2)
     seed, offset = _unused(query), _unused(query)
     wanted = [True, True, True, False]
     *gradients, _ = aten._scaled_dot_product_efficient_attention_backward(
-        *(_aligned(grad_out), query, key, value, _bias(call), _aligned(out), sums, seed, offset),
+        *(_aligned(grad_out), query, key, value, _bias(call), out, sums, seed, offset),
         *(0.0, wanted, call.causal),
         scale=call.scale,
     )

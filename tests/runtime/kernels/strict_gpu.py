@@ -85,7 +85,8 @@ class StrictGpu:
         out, sums = out.masked_fill(blind[..., None], NAN), sums.masked_fill(blind, NAN)
         extra = -sums.shape[-1] % 32
         sums = torch.nn.functional.pad(sums, (0, extra), value=INFINITY)
-        return out.to(query.dtype), sums, torch.tensor(0), torch.tensor(0)
+        by_length = out.to(query.dtype).transpose(1, 2).contiguous().transpose(1, 2)
+        return by_length, sums, torch.tensor(0), torch.tensor(0)
 
     def _scaled_dot_product_efficient_attention_backward(
         self,
@@ -107,6 +108,8 @@ class StrictGpu:
         self.called.append("efficient")
         check_efficient(query, key, value, bias)
         assert sums.shape[-1] % 32 == 0
+        assert sums.is_contiguous()
+        assert out.transpose(1, 2).is_contiguous(), "it is read as the kernel wrote it"
         length = query.shape[-2]
         assert (sums[..., length:] == INFINITY).all(), "rows that aren't there have weights"
         scores = biased(scores_of(query, key, scale), bias, is_causal)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autopar.ir.memory.strides import Placed, Shape
+from autopar.ir.memory.strides import Placed, Shape, is_contiguous
 from autopar.ir.program import Arg
 
 FLASH_KERNEL, EFFICIENT_KERNEL, BY_DEFINITION = "flash", "efficient", "definition"
@@ -58,6 +58,11 @@ def gpu_kernel(
     if itemsize == 2 and not masked and square and fits:
         return FLASH_KERNEL
     return EFFICIENT_KERNEL
+
+
+def is_efficient(itemsize: int, *, masked: bool) -> bool:
+    """Returns whether the efficient kernel computes attention, of heads as models have them."""
+    return itemsize == 4 or (itemsize < 4 and masked)
 
 
 def padded(size: int, itemsize: int) -> int:
@@ -164,11 +169,13 @@ def backward_temporaries(
     Both kernels add the gradients of queries up in 32 bits; with heads that are shared, those of
     keys and values are made for each query, and added.
     """
-    _, query, key, value, _, _, *mask = operands
+    _, query, key, value, out, _, *mask = operands
     call = _Call.of((query, key, value, *mask), 3, bool(args.get("is_causal")))
     if call.kernel == BY_DEFINITION:
         return 5 * call.scores_bytes
     taken = call.prepared_bytes + 2 * _padded_bytes(query) + 4 * call.rows
+    if call.kernel == EFFICIENT_KERNEL and not _is_by_length(out):
+        taken += _whole_bytes(out)
     # Gradients are parts of padded ones.
     taken += sum(_whole_bytes(each) - each.nbytes for each in (query, key, value))
     if call.sharing > 1:
@@ -178,6 +185,12 @@ def backward_temporaries(
         wide = math.prod(lead) * _multiple(length, ROWS_STEP) * padded(size, query.itemsize)
         taken += 4 * wide
     return taken
+
+
+def _is_by_length(x: Placed) -> bool:
+    """Returns whether [batch, heads, length, size] lies as [batch, length, heads, size]."""
+    order = (0, 2, 1, 3)
+    return is_contiguous(tuple(x.shape[at] for at in order), tuple(x.strides[at] for at in order))
 
 
 def _multiple(size: int, step: int) -> int:

@@ -25,7 +25,11 @@ from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.ops.elementwise.pointwise import RULES as POINTWISE
 from autopar.ir.ops.products.attention import ATTENTION, FLASH
 from autopar.ir.ops.products.attention_backward import ATTENTION_BACKWARD, FLASH_BACKWARD
-from autopar.ir.ops.products.attention_kernels import backward_temporaries, forward_temporaries
+from autopar.ir.ops.products.attention_kernels import (
+    backward_temporaries,
+    forward_temporaries,
+    is_efficient,
+)
 from autopar.ir.ops.products.matmul import add_product_bytes
 from autopar.ir.ops.products.recurrent_memory import TAKEN as RECURRENT_TAKEN
 from autopar.ir.ops.products.recurrent_memory import Taken, layer_workspace
@@ -213,6 +217,23 @@ def _attention_backward(operands: Sequence[Placed], results: Sequence[Shape]) ->
     return [_swapped(shape, 1, 2) for shape in results]
 
 
+def _gpu_attention(operands: Sequence[Placed], results: Sequence[Shape]) -> list[Strides]:
+    """As the query, or from the efficient kernel by length; logarithms of sums side by side."""
+    query = operands[0]
+    by_length = is_efficient(query.itemsize, masked=len(operands) > 3)
+    out, *_ = _attention_backward(operands, results) if by_length else _attention(operands, results)
+    return [out, *map(dense, results[1:])]
+
+
+def _gpu_attention_backward(operands: Sequence[Placed], results: Sequence[Shape]) -> list[Strides]:
+    """As the operands, or from the efficient kernel by length."""
+    _, query, key, value, *_ = operands
+    if is_efficient(query.itemsize, masked=len(operands) > 6):
+        return _attention_backward(operands, results)
+    given = zip(results, (query, key, value), strict=True)
+    return [elementwise(shape, [(each.shape, each.strides)]) for shape, each in given]
+
+
 def _swapped(shape: Shape, one: int, other: int) -> Strides:
     """Returns the strides of a contiguous tensor of which two dimensions are transposed."""
     order = list(range(len(shape)))
@@ -224,8 +245,8 @@ def _swapped(shape: Shape, one: int, other: int) -> Strides:
 LAID_OUT: Mapping[str, Callable[[Sequence[Placed], Sequence[Shape]], list[Strides]]] = {
     FLASH: _attention,
     FLASH_BACKWARD: _attention_backward,
-    ATTENTION: _attention,
-    ATTENTION_BACKWARD: _attention_backward,
+    ATTENTION: _gpu_attention,
+    ATTENTION_BACKWARD: _gpu_attention_backward,
 }
 """Kernels whose results lie in an order of their own."""
 
