@@ -202,8 +202,8 @@ class _Rank:
         if isinstance(callee, Call):
             return self._run(callee.body, (box,))
         assert isinstance(callee, Repeat)
-        run = Iterations(callee, box)
-        for iteration in range(callee.trip):
+        run = Iterations(callee.loop, box)
+        for iteration in range(callee.loop.trip):
             run.add(self._run(callee.body, (run.box(iteration),)))
         return run.results()
 
