@@ -44,6 +44,9 @@ def samples() -> Iterator[Sample]:
     yield from fused(q, *few, is_causal=True)
     blind = torch.zeros(5, 7).masked_fill(~some_rows_masked(), -INFINITY)
     yield from fused(q, *few, attn_mask=blind)
+    own = Sample(ATTENTION, {"query": q, "key": k, "value": v, "is_causal": True})
+    yield from (own, Sample(ATTENTION, {**own.args, "first": 2}))
+    yield Sample(ATTENTION, {**own.args, "first": 1, "attn_mask": f(5, 7)})
     yield from gradients(q, k, v)
     yield from gradients(q, *few, is_causal=True)
     yield from gradients(q, *few, attn_mask=f(5, 7))
@@ -62,6 +65,8 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Iterator[Sampl
     grad = f(*out.shape, low=-1)
     sample = s(f"{FLASH}_backward", grad, q, k, v, out, lse, 0.0, causal, **options)
     yield from (sample, Sample(ATTENTION_BACKWARD, sample.args))
+    if causal:
+        yield Sample(ATTENTION_BACKWARD, {**sample.args, "first": 1})
 
 
 def some_rows_masked() -> Tensor:

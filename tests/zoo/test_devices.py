@@ -39,7 +39,7 @@ FAST = [
     ("mixtral", "2", "tensor:a", "bfloat16"),
     ("resnet", "2x2", "ddp:a,tensor:b", "bfloat16"),
 ]
-FAST_TRAINED = [("llama", "2x3", "fsdp:a,tensor:b"), ("transformer", "3", "ddp:a")]
+FAST_TRAINED = [("llama", "2x3", "fsdp:a,tensor:b"), ("transformer", "3", "context:a")]
 
 HALTS = {"mixtral": {"autopar.grouped_mm", "autopar.grouped_mm_backward"}}
 """Ops for which the host waits: how many rows each expert has is known to the device alone."""
@@ -63,7 +63,9 @@ def _cases() -> Iterator[object]:
 def _trained() -> Iterator[object]:
     yield from FAST_TRAINED
     for model in ZOO:
-        for mesh, strategy in (("2x3", "fsdp:a,tensor:b"), ("3", "ddp:a")):
+        for mesh, strategy in (("2x3", "fsdp:a,tensor:b"), ("3", "ddp:a"), ("3", "context:a")):
+            if model == WITHOUT_SEQUENCE and "context" in strategy:
+                continue
             if (model, mesh, strategy) not in FAST_TRAINED:
                 yield pytest.param(model, mesh, strategy, marks=pytest.mark.slow)
 
@@ -145,8 +147,19 @@ class Attending(nn.Module):
         return out.transpose(1, 2).flatten(-2)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_no_gradient_of_attention_holds_scores(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "mesh", "strategy"),
+    [
+        (torch.bfloat16, 1, "none"),
+        (torch.float32, 1, "none"),
+        (torch.bfloat16, 4, "context:0"),
+        (torch.bfloat16, 8, "context:0"),
+    ],
+)
+def test_no_gradient_of_attention_holds_scores(
+    dtype: torch.dtype, mesh: int, strategy: str
+) -> None:
+    """Nor a mask, where the sequence is split."""
     with torch.device("meta"):
         model = Attending().to(dtype)
         x = torch.empty(1, LENGTH, 256, dtype=dtype)
@@ -155,7 +168,8 @@ def test_no_gradient_of_attention_holds_scores(dtype: torch.dtype) -> None:
         (x, x),
         loss=mse_loss,
         optimizer=torch.optim.SGD(model.parameters()),
-        mesh=1,
+        mesh=mesh,
+        strategy=strategy,
         cluster="h100",
     )
     assert made.options.device == CUDA

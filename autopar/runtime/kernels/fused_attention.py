@@ -13,7 +13,7 @@ and meshes, don't agree; programs draw theirs (`random_ops`) and have the scores
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,26 +34,9 @@ from autopar.ir.ops.products.attention_kernels import (
     padded,
 )
 from autopar.runtime.kernels import attention as definition
+from autopar.runtime.kernels.seen_keys import Attended, explicit, seen
 
 aten = torch.ops.aten
-
-
-class _Call(NamedTuple):
-    """An attention as its kernel is told of it.
-
-    Attributes:
-        query, key, value: [batch, heads, length, size]; heads of keys may be fewer.
-        causal: Whether queries don't see what is behind them.
-        mask: What is added to scores.
-        scale: What scores are multiplied by.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    causal: bool
-    mask: Tensor | None
-    scale: float
 
 
 def attention(
@@ -65,8 +48,17 @@ def attention(
     *,
     attn_mask: Tensor | None = None,
     scale: float | None = None,
+    first: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Returns the attention of queries, and the logarithms of their sums of exponentials.
+
+    Args:
+        query, key, value: [batch, heads, length, size]; heads of keys may be fewer.
+        dropout_p: 0.
+        is_causal: Whether query n sees the keys up to n alone.
+        attn_mask: What is added to scores.
+        scale: What scores are multiplied by.
+        first: The number of the first query.
 
     Raises:
         InvalidInputError: If it is asked to drop something.
@@ -74,8 +66,10 @@ def attention(
     _check(dropout_p)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     query, key, value = map(_with_rows, (query, key, value))
-    call = _Call(query, key, value, is_causal, attn_mask, scale)
-    return _FORWARD[chosen(query, key, value, attn_mask, is_causal)](call)
+    part = seen(Attended(query, key, value, is_causal, attn_mask, scale, first))
+    call, kernel = _suited(part.call)
+    out, sums = _FORWARD[kernel](call)
+    return part.all_queries(out), part.all_queries(sums)
 
 
 def attention_backward(
@@ -90,8 +84,11 @@ def attention_backward(
     *,
     attn_mask: Tensor | None = None,
     scale: float | None = None,
+    first: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of queries, keys and values.
+    """Returns the gradients of queries, keys and values; arguments as of `attention`.
+
+    Sums may be those over more keys than these: each pair of a query and a key is for itself.
 
     Raises:
         InvalidInputError: If something was to be dropped.
@@ -99,20 +96,30 @@ def attention_backward(
     _check(dropout_p)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     grad_out, query, key, value, out = map(_with_rows, (grad_out, query, key, value, out))
-    call = _Call(query, key, value, is_causal, attn_mask, scale)
-    kernel = chosen(query, key, value, attn_mask, is_causal)
-    d_query, d_key, d_value = _BACKWARD[kernel](call, grad_out, out, logsumexp)
-    return d_query, d_key, d_value
+    part = seen(Attended(query, key, value, is_causal, attn_mask, scale, first))
+    call, kernel = _suited(part.call)
+    given = map(part.queries, (grad_out, out, logsumexp))
+    d_query, d_key, d_value = _BACKWARD[kernel](call, *given)
+    return part.all_queries(d_query), part.all_keys(d_key), part.all_keys(d_value)
 
 
-def chosen(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> str:
+def _suited(call: Attended) -> tuple[Attended, str]:
+    """Returns an attention as a kernel takes it, and the kernel."""
+    kernel = chosen(call)
+    knows = kernel == FLASH_KERNEL or not call.causal or not call.first
+    return call if knows else explicit(call), kernel
+
+
+def chosen(call: Attended) -> str:
     """Returns the name of what computes an attention where its operands are."""
+    query, key, value = call[:3]
     device = query.device.type
     if any(each.numel() == 0 for each in (query, key, value)):
         return BY_DEFINITION
     if device == CUDA:
         shapes = (tuple(each.shape) for each in (query, key, value))
-        return gpu_kernel(query.itemsize, *shapes, masked=mask is not None, causal=causal)
+        masked, first = call.mask is not None, call.first if call.causal else None
+        return gpu_kernel(query.itemsize, *shapes, masked=masked, first=first)
     return CPU if device == CPU else BY_DEFINITION
 
 
@@ -124,8 +131,8 @@ def _check(dropout_p: float) -> None:
         )
 
 
-def _on_cpu(call: _Call) -> tuple[Tensor, Tensor]:
-    query, key, value, causal, mask, scale = call
+def _on_cpu(call: Attended) -> tuple[Tensor, Tensor]:
+    query, key, value, causal, mask, scale, _ = call
     found: tuple[Tensor, Tensor] = aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, causal, attn_mask=mask, scale=scale
     )
@@ -133,30 +140,30 @@ def _on_cpu(call: _Call) -> tuple[Tensor, Tensor]:
 
 
 def _on_cpu_backward(
-    call: _Call, grad_out: Tensor, out: Tensor, sums: Tensor
+    call: Attended, grad_out: Tensor, out: Tensor, sums: Tensor
 ) -> tuple[Tensor, ...]:
-    query, key, value, causal, mask, scale = call
+    query, key, value, causal, mask, scale, _ = call
     found: tuple[Tensor, ...] = aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad_out, query, key, value, out, sums, 0.0, causal, attn_mask=mask, scale=scale
     )
     return found
 
 
-def _by_definition(call: _Call) -> tuple[Tensor, Tensor]:
-    query, key, value, causal, mask, scale = call
+def _by_definition(call: Attended) -> tuple[Tensor, Tensor]:
+    query, key, value, causal, mask, scale, _ = call
     return definition.attention(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
 
 
 def _by_definition_backward(
-    call: _Call, grad_out: Tensor, out: Tensor, sums: Tensor
+    call: Attended, grad_out: Tensor, out: Tensor, sums: Tensor
 ) -> tuple[Tensor, ...]:
-    query, key, value, causal, mask, scale = call
+    query, key, value, causal, mask, scale, _ = call
     return definition.attention_backward(
         grad_out, query, key, value, out, sums, 0.0, causal, attn_mask=mask, scale=scale
     )
 
 
-def _flash(call: _Call) -> tuple[Tensor, Tensor]:
+def _flash(call: Attended) -> tuple[Tensor, Tensor]:
     query, key, value = map(_aligned, call[:3])
     out, sums, *_ = aten._scaled_dot_product_flash_attention(
         query, key, value, 0.0, call.causal, scale=call.scale
@@ -164,7 +171,9 @@ def _flash(call: _Call) -> tuple[Tensor, Tensor]:
     return out[..., : call.value.shape[-1]], sums
 
 
-def _flash_backward(call: _Call, grad_out: Tensor, out: Tensor, sums: Tensor) -> tuple[Tensor, ...]:
+def _flash_backward(
+    call: Attended, grad_out: Tensor, out: Tensor, sums: Tensor
+) -> tuple[Tensor, ...]:
     query, key, value, grad_out, out = map(_aligned, (*call[:3], grad_out, out))
     lengths = (None, None, query.shape[-2], key.shape[-2])
     seed, offset = _unused(query, 2), _unused(query)
@@ -176,7 +185,7 @@ def _flash_backward(call: _Call, grad_out: Tensor, out: Tensor, sums: Tensor) ->
     return _cut(gradients, call)
 
 
-def _efficient(call: _Call) -> tuple[Tensor, Tensor]:
+def _efficient(call: Attended) -> tuple[Tensor, Tensor]:
     query, key, value = _a_head_each(call)
     out, sums, *_ = aten._scaled_dot_product_efficient_attention(
         query, key, value, _bias(call), True, 0.0, call.causal, scale=call.scale
@@ -190,7 +199,7 @@ def _efficient(call: _Call) -> tuple[Tensor, Tensor]:
 
 
 def _efficient_backward(
-    call: _Call, grad_out: Tensor, out: Tensor, sums: Tensor
+    call: Attended, grad_out: Tensor, out: Tensor, sums: Tensor
 ) -> tuple[Tensor, ...]:
     query, key, value = _a_head_each(call)
     blind = _blind(call)
@@ -232,14 +241,14 @@ def _aligned(x: Tensor) -> Tensor:
     return x
 
 
-def _a_head_each(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
+def _a_head_each(call: Attended) -> tuple[Tensor, Tensor, Tensor]:
     """Returns aligned operands, with a head of the keys and values for each of the queries."""
     heads, shared = call.query.shape[1], call.key.shape[1]
     key, value = (definition.for_each_query(each, heads // shared) for each in call[1:3])
     return _aligned(call.query), _aligned(key), _aligned(value)
 
 
-def _bias(call: _Call) -> Tensor | None:
+def _bias(call: Attended) -> Tensor | None:
     """Returns the mask of all scores [batch, heads, length, keys], with aligned rows."""
     if call.mask is None:
         return None
@@ -252,19 +261,19 @@ def _bias(call: _Call) -> Tensor | None:
     return mask.expand(*call.query.shape[:-1], keys)
 
 
-def _blind(call: _Call) -> Tensor | None:
+def _blind(call: Attended) -> Tensor | None:
     """Returns which queries see no key, [..., length or 1, 1] as the mask is."""
     if call.mask is None:
         return None
-    seen = call.mask > -torch.inf
+    visible = call.mask > -torch.inf
     if call.causal:
         length = call.query.shape[-2]
-        seen = seen.expand(*seen.shape[:-2], length, call.key.shape[-2]).tril()
-    blind = ~seen.any(-1, keepdim=True)
+        visible = visible.expand(*visible.shape[:-2], length, call.key.shape[-2]).tril()
+    blind = ~visible.any(-1, keepdim=True)
     return blind.expand(*(1,) * (4 - blind.ndim), *blind.shape)
 
 
-def _cut(gradients: Any, call: _Call) -> tuple[Tensor, ...]:
+def _cut(gradients: Any, call: Attended) -> tuple[Tensor, ...]:
     """Returns gradients of the operands, from those of what a kernel was given."""
     found = []
     for gradient, operand in zip(gradients, call[:3], strict=True):
@@ -274,8 +283,8 @@ def _cut(gradients: Any, call: _Call) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-_Forward = Callable[[_Call], tuple[Tensor, Tensor]]
-_Backward = Callable[[_Call, Tensor, Tensor, Tensor], tuple[Tensor, ...]]
+_Forward = Callable[[Attended], tuple[Tensor, Tensor]]
+_Backward = Callable[[Attended, Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 _FORWARD: Mapping[str, _Forward] = {
     CPU: _on_cpu,

@@ -13,6 +13,7 @@ from autopar.base.errors import InvalidInputError
 from autopar.ir.ops.products.attention_kernels import BY_DEFINITION, gpu_kernel
 from autopar.runtime.kernels import fused_attention
 from autopar.runtime.kernels.fused_attention import attention, attention_backward
+from autopar.runtime.kernels.seen_keys import Attended
 from tests.runtime.kernels.strict_gpu import INFINITY, StrictGpu
 
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
@@ -33,6 +34,7 @@ class Case:
         mask: The shape of a mask, if there is one.
         blind: Whether the first query sees no key.
         apart: How operands lie: dense, `sliced` out of wider ones, or with their heads `last`.
+        first: The number of the first query.
     """
 
     kernel: str
@@ -45,6 +47,7 @@ class Case:
     mask: tuple[int, ...] = ()
     blind: bool = False
     apart: str = ""
+    first: int = 0
 
     def operands(self) -> tuple[list[Tensor], Tensor | None]:
         """Returns queries, keys and values, and the mask."""
@@ -72,7 +75,18 @@ CASES = [
     Case("flash", BF16, heads=(6, 2), size=5, apart="sliced"),
     Case("flash", F16, size=12, apart="last"),
     Case("flash", BF16, keys=5, size=256, causal=True),
-    Case("efficient", BF16, causal=True),
+    Case("flash", BF16, causal=True, first=2),
+    Case("flash", BF16, length=2, keys=9, causal=True, first=3),
+    Case("flash", BF16, heads=(4, 2), length=9, keys=4, causal=True, first=-5),
+    Case("flash", F16, length=9, keys=4, causal=True, first=-7),
+    Case("efficient", BF16, length=9, causal=True),
+    Case("efficient", BF16, length=9, causal=True, first=2),
+    Case("efficient", F32, causal=True, first=2),
+    Case("efficient", F32, length=2, keys=9, causal=True, first=3, mask=(2, 1, 2, 9)),
+    Case("efficient", F32, heads=(4, 2), length=9, keys=4, causal=True, first=-7),
+    Case("efficient", F32, length=9, keys=4, causal=True, first=-3, mask=(9, 4)),
+    Case(BY_DEFINITION, F32, length=3, keys=4, causal=True, first=-3),
+    Case(BY_DEFINITION, F64, length=3, causal=True, first=3),
     Case("efficient", F16, keys=5, size=264, causal=True),
     Case("efficient", BF16, mask=(5, 7)),
     Case("efficient", BF16, keys=16, mask=(2, 1, 5, 16)),
@@ -113,20 +127,51 @@ def test_kernels_of_gpus_compute_what_the_cpus_do(
 
 def both(grad: Tensor, given: list[Tensor], mask: Tensor | None, case: Case) -> tuple[Tensor, ...]:
     """Returns an attention with its sums, and its gradients."""
-    options: dict[str, Any] = {"attn_mask": mask}
+    options: dict[str, Any] = {"attn_mask": mask, "first": case.first}
     out, sums = attention(*given, 0.0, case.causal, **options)
     return out, sums, *attention_backward(grad, *given, out, sums, 0.0, case.causal, **options)
 
 
-def chosen_on_gpus(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
-) -> str:
+def chosen_on_gpus(call: Attended) -> str:
     """Returns the kernel that a GPU would compute a call with."""
-    shapes = (tuple(each.shape) for each in (query, key, value))
-    return gpu_kernel(query.itemsize, *shapes, masked=mask is not None, causal=causal)
+    shapes = (tuple(each.shape) for each in call[:3])
+    if any(0 in each.shape for each in call[:3]):
+        return BY_DEFINITION
+    first = call.first if call.causal else None
+    return gpu_kernel(call.query.itemsize, *shapes, masked=call.mask is not None, first=first)
 
 
 def test_nothing_is_dropped() -> None:
     query = torch.ones(1, 1, 2, 4)
     with pytest.raises(InvalidInputError, match=r"dropout_p is 0.1: kernels draw bits of their"):
         attention(query, query, query, 0.1)
+
+
+@pytest.mark.parametrize("first", range(-6, 8))
+@pytest.mark.parametrize("masked", [False, True])
+def test_queries_of_a_part_see_what_they_see_in_the_whole(first: int, masked: bool) -> None:
+    """Of gradients, sums are over all keys, so a part of the keys is as good."""
+    case = Case("", F64, length=12, keys=12, causal=True, mask=(2, 4, 12, 12) if masked else ())
+    (query, key, value), mask = case.operands()
+    out, sums = attention(query, key, value, 0.0, True, attn_mask=mask)
+    grad = torch.randn(out.shape, dtype=F64)
+    rows, keys = slice(max(0, first), max(0, first) + 4), slice(max(0, -first), max(0, -first) + 5)
+    part = None if mask is None else mask[:, :, rows]
+    given = [x[:, :, rows] for x in (grad, query)], [x[:, :, keys] for x in (key, value)]
+    if first >= 0:
+        found = attention(query[:, :, rows], key, value, 0.0, True, attn_mask=part, first=first)
+        torch.testing.assert_close(found, (out[:, :, rows], sums[:, :, rows]))
+    options = {"attn_mask": None if part is None else part[..., keys], "first": first}
+    saved = out[:, :, rows], sums[:, :, rows]
+    gradients = attention_backward(*given[0], *given[1], *saved, 0.0, True, **options)
+    scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+    scores = (scores if mask is None else scores + mask).masked_fill(
+        torch.ones(12, 12, dtype=torch.bool).triu(1), -INFINITY
+    )
+    weights = (scores - sums[..., None]).exp()[:, :, rows, keys]
+    d_rows = (grad * out).sum(-1, keepdim=True)[:, :, rows]
+    d_scores = weights * (given[0][0] @ given[1][1].transpose(-2, -1) - d_rows)
+    d_scores = d_scores * query.shape[-1] ** -0.5
+    d_key, d_value = (x.transpose(-2, -1) for x in (d_scores, weights))
+    expected = d_scores @ given[1][0], d_key @ given[0][1], d_value @ given[0][0]
+    torch.testing.assert_close(gradients, expected)

@@ -82,7 +82,11 @@ def tracked(given: list[Tensor], call: Any) -> tuple[list[Tensor], int]:
 
 
 def taken(kind: str, given: list[Tensor], found: list[Tensor]) -> int:
-    """Returns what a kernel is said to take besides its results."""
+    """Returns what a kernel is said to take besides its results, which lie as is said."""
     placed = tuple(Placed(tuple(t.shape), tuple(t.stride()), t.element_size()) for t in given)
     shapes = tuple(tuple(result.shape) for result in found)
-    return effect(kind, (), placed, shapes).temporary_bytes
+    said = effect(kind, (), placed, shapes)
+    for result, each in zip(found, said.results, strict=True):
+        whole = result.untyped_storage().nbytes() == result.nbytes
+        assert not whole or result.stride() == each.strides
+    return said.temporary_bytes

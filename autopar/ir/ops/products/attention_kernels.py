@@ -16,7 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autopar.ir.memory.strides import Placed, Shape, is_contiguous
+from autopar.ir.memory.strides import Placed, Shape, dense, is_contiguous
+from autopar.ir.ops.products.attention import FIRST
 from autopar.ir.program import Arg
 
 FLASH_KERNEL, EFFICIENT_KERNEL, BY_DEFINITION = "flash", "efficient", "definition"
@@ -38,7 +39,7 @@ ROWS_STEP = 128
 
 
 def gpu_kernel(
-    itemsize: int, query: Shape, key: Shape, value: Shape, *, masked: bool, causal: bool
+    itemsize: int, query: Shape, key: Shape, value: Shape, *, masked: bool, first: int | None
 ) -> str:
     """Returns the kernel that computes an attention on a GPU.
 
@@ -48,14 +49,14 @@ def gpu_kernel(
         key: [batch, heads of keys, length of keys, size].
         value: The same, of another size of heads perhaps.
         masked: Whether something is added to scores.
-        causal: Whether queries don't see what is behind them. Where there are as many keys as
-            queries, kernels agree on which those are.
+        first: The number of the first query, where queries don't see what is behind them. The flash
+            kernel takes it that the last one sees the last key.
     """
     if itemsize > 4:
         return BY_DEFINITION
-    square = not causal or query[-2] == key[-2]
+    ends = first is None or query[-2] + first == key[-2]
     fits = query[-1] == value[-1] and padded(query[-1], itemsize) <= LARGEST_FLASH_HEAD
-    if itemsize == 2 and not masked and square and fits:
+    if itemsize == 2 and not masked and ends and fits:
         return FLASH_KERNEL
     return EFFICIENT_KERNEL
 
@@ -78,6 +79,8 @@ class _Call:
         query, key, value: Its operands.
         mask: What is added to scores.
         kernel: What computes it.
+        first: The number of the first query, where queries don't see what is behind them. Where
+            that depends on the rank, it is that of the last ones.
     """
 
     query: Placed
@@ -85,16 +88,31 @@ class _Call:
     value: Placed
     mask: Placed | None
     kernel: str
+    first: int | None
 
     @classmethod
-    def of(cls, operands: Sequence[Placed], mask: int, causal: bool) -> _Call:
-        """Returns the call with these operands, of which number `mask` is a mask if it is there."""
-        query, key, value = operands[:3]
-        given = operands[mask] if len(operands) > mask else None
+    def of(cls, operands: Sequence[Placed], args: Mapping[str, Arg]) -> _Call:
+        """Returns the call with these operands: query, key, value, and a mask if there is one."""
+        query, key, value, *given = operands
+        first = None
+        if args.get("is_causal"):
+            length, keys = query.shape[-2], key.shape[-2]
+            said = args.get(FIRST)
+            first = said if isinstance(said, int) else max(0, keys - length)
+            key, value = (_cut(each, min(keys, max(0, first + length))) for each in (key, value))
         shapes = (query.shape, key.shape, value.shape)
-        masked = given is not None
-        kernel = gpu_kernel(query.itemsize, *shapes, masked=masked, causal=causal)
-        return cls(query, key, value, given, kernel)
+        kernel = gpu_kernel(query.itemsize, *shapes, masked=bool(given), first=first)
+        mask = given[0] if given else None
+        if first and kernel != FLASH_KERNEL:
+            scores = (query.shape[-2], key.shape[-2])
+            mask = Placed(scores, dense(scores), query.itemsize)
+        return cls(query, key, value, mask, kernel, first)
+
+    @property
+    def explicit_bytes(self) -> int:
+        """The bytes of what says of queries of a part that they don't see what is behind them."""
+        made = self.first and self.kernel != FLASH_KERNEL and self.mask is not None
+        return self.mask.nbytes if made and self.mask is not None else 0
 
     @property
     def rows(self) -> int:
@@ -148,14 +166,15 @@ class _Call:
     @property
     def prepared_bytes(self) -> int:
         """The bytes of copies that are made for the kernel."""
-        return self.padded_bytes + self.repeated_bytes + self.mask_bytes + self.sums_bytes
+        masks = self.explicit_bytes + self.mask_bytes
+        return self.padded_bytes + self.repeated_bytes + masks + self.sums_bytes
 
 
 def forward_temporaries(
     args: Mapping[str, Arg], operands: Sequence[Placed], results: Sequence[Shape]
 ) -> int:
     """Returns the bytes that `autopar.attention` takes besides its results."""
-    call = _Call.of(operands, 3, bool(args.get("is_causal")))
+    call = _Call.of(operands, args)
     if call.kernel == BY_DEFINITION:
         return 2 * call.scores_bytes
     return call.prepared_bytes + _padded_bytes(call.query)
@@ -170,7 +189,7 @@ def backward_temporaries(
     keys and values are made for each query, and added.
     """
     _, query, key, value, out, _, *mask = operands
-    call = _Call.of((query, key, value, *mask), 3, bool(args.get("is_causal")))
+    call = _Call.of((query, key, value, *mask), args)
     if call.kernel == BY_DEFINITION:
         return 5 * call.scores_bytes
     taken = call.prepared_bytes + 2 * _padded_bytes(query) + 4 * call.rows
@@ -178,6 +197,8 @@ def backward_temporaries(
         taken += _whole_bytes(out)
     # Gradients are parts of padded ones.
     taken += sum(_whole_bytes(each) - each.nbytes for each in (query, key, value))
+    if call.first:  # Zeros for keys that nobody sees.
+        taken += key.nbytes + value.nbytes
     if call.sharing > 1:
         taken += call.sharing * (_whole_bytes(key) + _whole_bytes(value))
     if query.itemsize < 4:
@@ -191,6 +212,12 @@ def _is_by_length(x: Placed) -> bool:
     """Returns whether [batch, heads, length, size] lies as [batch, length, heads, size]."""
     order = (0, 2, 1, 3)
     return is_contiguous(tuple(x.shape[at] for at in order), tuple(x.strides[at] for at in order))
+
+
+def _cut(operand: Placed, keys: int) -> Placed:
+    """Returns the first keys, or values."""
+    *lead, _, size = operand.shape
+    return operand._replace(shape=(*lead, keys, size))
 
 
 def _multiple(size: int, step: int) -> int:

@@ -226,10 +226,12 @@ def _gpu_attention(operands: Sequence[Placed], results: Sequence[Shape]) -> list
 
 
 def _gpu_attention_backward(operands: Sequence[Placed], results: Sequence[Shape]) -> list[Strides]:
-    """As the operands, or from the efficient kernel by length."""
+    """As the operands, or from the efficient kernel by length, but for sums over shared heads."""
     _, query, key, value, *_ = operands
     if is_efficient(query.itemsize, masked=len(operands) > 6):
-        return _attention_backward(operands, results)
+        shared = query.shape[1] != key.shape[1]
+        by_length = _attention_backward(operands, results)
+        return [by_length[0], *map(dense, results[1:])] if shared else by_length
     given = zip(results, (query, key, value), strict=True)
     return [elementwise(shape, [(each.shape, each.strides)]) for shape, each in given]
 
