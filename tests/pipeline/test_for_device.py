@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, scaled_dot_product_attention
 
 import autopar
+from autopar.analysis.reports.summary import render_summary, summarize
 from autopar.base.errors import InvalidInputError
 from autopar.ir.builds.files import read_build
 from autopar.ir.devices import CPU, CUDA
@@ -116,3 +117,11 @@ def test_processes_without_gpus_refuse_a_build_for_them(tmp_path: Path) -> None:
     autopar.compile(Attending(), torch.randn(2, 3, 24), mesh=1, device=CUDA).save(tmp_path / "b")
     with pytest.raises(autopar.AutoparError, match="was compiled for cuda, but this rank computes"):
         autopar.load(tmp_path / "b", backend="gloo")
+
+
+def test_a_summary_says_what_a_program_is_for(tmp_path: Path) -> None:
+    for device in (CPU, CUDA):
+        made = autopar.compile(Attending(), torch.randn(2, 3, 24), mesh=2, device=device)
+        made.save(tmp_path / "b")
+        assert made.summary() == render_summary(summarize(tmp_path / "b"))
+        assert ("device   cuda" in made.summary().splitlines()) == (device == CUDA)
