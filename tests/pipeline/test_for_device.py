@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +15,12 @@ from autopar.analysis.reports.summary import render_summary, summarize
 from autopar.base.errors import InvalidInputError
 from autopar.ir.builds.files import read_build
 from autopar.ir.devices import CPU, CUDA
+from autopar.ir.expr.expression import Expr
 from autopar.ir.ops.on_devices import NEUTRAL
 from autopar.ir.text import parse_program, print_program
 from autopar.pipeline import CompileOptions
 from autopar.pipeline.for_device import for_device
+from autopar.runtime.verification.on_fake_device import obstacles
 
 OWN, BACKWARD = NEUTRAL
 HEADS = "f32[2, 3, 4, 8]"
@@ -125,3 +128,34 @@ def test_a_summary_says_what_a_program_is_for(tmp_path: Path) -> None:
         made.save(tmp_path / "b")
         assert made.summary() == render_summary(summarize(tmp_path / "b"))
         assert ("device   cuda" in made.summary().splitlines()) == (device == CUDA)
+
+
+ROWS, HEAD_ROWS = (-1, -1, "a", -1), (-1, "a", "b", -1)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "pins"),
+    [
+        ("a=3", dict.fromkeys(("getitem", "getitem_3", "getitem_5"), ROWS)),
+        ("a=2,b=3", dict.fromkeys(("getitem", "getitem_3", "getitem_5"), HEAD_ROWS)),
+    ],
+)
+def test_queries_of_causal_attention_are_split(
+    mesh: str, pins: dict[str, tuple[object, ...]], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = Attending()
+    batch = torch.randn(2, 11, 24), torch.randn(2, 11, 24)
+    losses = []
+    for said in ({"mesh": 1}, {"mesh": mesh, "shard": pins}):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        given: Any = {"loss": mse_loss, "optimizer": optimizer, "strategy": "none", **said}
+        made = autopar.compile(model, batch, device=CUDA, **given)
+        made.save(tmp_path / "build")
+        with autopar.load(tmp_path / "build", virtual=True) as trainer:
+            losses.append([trainer.step(batch).item() for _ in range(3)])
+    firsts = [op.arg("first") for op in made.partitioned.main.ops if "attention" in op.kind]
+    assert any(isinstance(first, Expr) for first in firsts)
+    assert "aten.triu.default" not in {op.kind for op in made.partitioned.main.ops}
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-6, atol=0)
+    assert obstacles(made.deployment) == ()
