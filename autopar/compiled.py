@@ -61,7 +61,9 @@ class CompiledModel(Compiled):
 
     def summary(self) -> str:
         """Returns what an execution costs, as `autopar compile` and `autopar inspect` show it."""
-        return render_summary(summarize_programs(self.serial, self.deployment, self.report))
+        device = self.options.device
+        summary = summarize_programs(self.serial, self.deployment, self.report, device)
+        return render_summary(summary)
 
     def plan(self) -> str:
         """Returns what was decided, as the text of a file for `plan=`; see `autopar plan`."""

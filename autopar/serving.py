@@ -40,7 +40,7 @@ class InferenceSession(BuildSession):
         mesh: The processes for which an ONNX file is compiled, as by `compile_onnx`; by default
             one. Leave it out for what is compiled already.
         virtual: Whether all ranks run in this process.
-        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
+        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: what the build is for.
         torch_compile: Whether to run the programs through `torch.compile`.
         timeout: Seconds that a call may take, and each collective wait for other ranks.
         start_timeout: Seconds that the start may take.

@@ -320,6 +320,7 @@ def _described(
         tuple(sorted(rates.flops_per_second.items())),
         links or Cluster.load(ASSUMED_LINKS).links,
         launch_seconds=rates.launch_seconds,
+        device_type=device.type,
     )
     if host is not None:
         link = HostLink("host", host.alpha_seconds, host.beta_seconds_per_byte)

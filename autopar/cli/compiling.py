@@ -14,6 +14,7 @@ from autopar.cli.console import status, usage
 from autopar.cli.models import ModelOptions, model_options
 from autopar.cli.options import PATH, PROFILES, named_cluster
 from autopar.cli.progress import progress
+from autopar.ir.devices import DEVICES
 
 if TYPE_CHECKING:
     from autopar.ir.program import Program
@@ -66,6 +67,12 @@ if TYPE_CHECKING:
     f" ({', '.join(PROFILES)}) or a file.",
 )
 @click.option(
+    "--device",
+    type=click.Choice(DEVICES),
+    help="What the program is for: ops that only other devices have kernels for are replaced, or"
+    " refused.  [default: what the cluster's devices are]",
+)
+@click.option(
     "--placement",
     default="identity",
     show_default=True,
@@ -111,6 +118,7 @@ def compile_command(
     build: Path,
     given: ModelOptions,
     cluster: str,
+    device: str | None,
     placement: str,
     memory: str | None,
     offload: tuple[str, ...],
@@ -132,6 +140,7 @@ def compile_command(
       autopar compile model.onnx --mesh 8 --cluster h100 --offload parameters
       autopar compile model.onnx --mesh 2 --chunks lm_head=8
       autopar compile model.onnx --devices 64 --cluster h100
+      autopar compile model.onnx --mesh 8 --device cuda
       autopar compile model.onnx --mesh pp=4,tp=2 --pipeline pp --microbatches 8
     """
     from autopar import pipeline
@@ -151,6 +160,7 @@ def compile_command(
         strategy=given.strategy,
         shards=given.shard,
         cluster=named_cluster(cluster),
+        device=device,
         placement=placed,
         memory=memory,
         time_limit=time_limit,

@@ -31,8 +31,8 @@ BACKEND = click.option(
     type=click.Choice(["auto", "gloo", "nccl"]),
     default="auto",
     show_default=True,
-    help="What processes communicate by: gloo on CPUs, nccl on GPUs; auto: nccl where there are"
-    " GPUs.",
+    help="What processes communicate by: gloo on CPUs, nccl on GPUs; auto: what the build is for,"
+    " or without one nccl where there are GPUs.",
 )
 
 

@@ -6,6 +6,7 @@ YAML files in `profiles/`; users write their own in the same form:
 
     name: my-cluster
     device: what one device is
+    device_type: cuda           # what torch calls devices of this kind; cpu if left out
     memory_bytes: 80e9
     memory_bytes_per_second: 3.35e12
     flops_per_second: {f32: 67e12, bf16: 989e12}
@@ -51,6 +52,7 @@ from autopar.base.arguments import expect, one_of
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.package import PACKAGE
 from autopar.cost.links import HostLink, LinkLevel
+from autopar.ir.devices import CPU
 
 PROFILES = PACKAGE / "cost/profiles"
 
@@ -76,6 +78,7 @@ class Cluster:
         host_link: The link to the host's memory; None where that is the device's own.
         host_memory_bytes_per_second: A device's share of the bandwidth that ops of the host reach
             of its memory; None where it isn't known.
+        device_type: What torch calls devices of this kind, one of `DEVICES`.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Cluster:
     launch_seconds: float = 0.0
     host_link: HostLink | None = None
     host_memory_bytes_per_second: float | None = None
+    device_type: str = CPU
 
     @property
     def devices(self) -> int:

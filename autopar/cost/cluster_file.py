@@ -11,6 +11,7 @@ from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.yaml_tree import Node, read_yaml
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
 from autopar.cost.links import TOPOLOGIES, CollectiveCost, HostLink, LinkLevel
+from autopar.ir.devices import DEVICES
 from autopar.ir.dtypes import DTYPE_BYTES
 
 
@@ -28,6 +29,7 @@ class Description(TypedDict):
     launch_seconds: float
     host_link: HostLink | None
     host_memory_bytes_per_second: float | None
+    device_type: str
 
 
 def read_description(path: Path) -> Description:
@@ -60,6 +62,7 @@ _HOST_MEMORY = "host_memory_bytes_per_second"
 _KEYS = (
     "name",
     "device",
+    "device_type",
     "memory_bytes",
     "memory_bytes_per_second",
     "flops_per_second",
@@ -114,6 +117,7 @@ def parse_description(
         host_memory_bytes_per_second=reader.number(top, _HOST_MEMORY)
         if _HOST_MEMORY in top
         else None,
+        device_type=reader.one_of(top, "device_type", DEVICES),
     )
     if reader.problems:
         listed = "\n".join(f"  - {_with_line(each, lines or {})}" for each in reader.problems)
@@ -191,7 +195,7 @@ class _Reader:
         return ""
 
     def one_of(
-        self, fields: Mapping[str, Any], key: str, known: tuple[str, ...], prefix: str
+        self, fields: Mapping[str, Any], key: str, known: tuple[str, ...], prefix: str = ""
     ) -> str:
         """Returns one of some words; the first if there is none."""
         value = fields.get(key, known[0])

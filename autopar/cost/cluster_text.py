@@ -6,6 +6,7 @@ import json
 
 from autopar.cost.cluster import Cluster
 from autopar.cost.links import TOPOLOGIES
+from autopar.ir.devices import CPU
 
 
 def cluster_text(cluster: Cluster) -> str:
@@ -13,6 +14,7 @@ def cluster_text(cluster: Cluster) -> str:
     lines = [
         f"name: {_scalar(cluster.name)}",
         f"device: {_scalar(cluster.device)}",
+        *([f"device_type: {cluster.device_type}"] if cluster.device_type != CPU else []),
         f"memory_bytes: {cluster.memory_bytes}",
         f"memory_bytes_per_second: {cluster.memory_bytes_per_second!r}",
         "flops_per_second:",

@@ -432,7 +432,7 @@ class Deployment(_message.Message):
     def __init__(self, program_count: _Optional[int] = ..., axes: _Optional[_Iterable[str]] = ..., program: _Optional[_Union[Ints, _Mapping]] = ..., process_id: _Optional[_Union[Ints, _Mapping]] = ..., row_major: bool = ..., shape: _Optional[_Iterable[int]] = ..., coords: _Optional[_Iterable[_Union[Ints, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Deployment.Group, _Mapping]]] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("autopar_version", "model", "files", "report", "weight_digests", "strings")
+    __slots__ = ("autopar_version", "model", "files", "report", "weight_digests", "device", "strings")
     class FileEntry(_message.Message):
         __slots__ = ("path", "sha256", "size_bytes")
         PATH_FIELD_NUMBER: _ClassVar[int]
@@ -476,11 +476,13 @@ class Manifest(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     STRINGS_FIELD_NUMBER: _ClassVar[int]
     autopar_version: int
     model: int
     files: _containers.RepeatedCompositeFieldContainer[Manifest.FileEntry]
     report: _containers.RepeatedCompositeFieldContainer[Manifest.ReportEntry]
     weight_digests: Manifest.WeightDigests
+    device: int
     strings: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, autopar_version: _Optional[int] = ..., model: _Optional[int] = ..., files: _Optional[_Iterable[_Union[Manifest.FileEntry, _Mapping]]] = ..., report: _Optional[_Iterable[_Union[Manifest.ReportEntry, _Mapping]]] = ..., weight_digests: _Optional[_Union[Manifest.WeightDigests, _Mapping]] = ..., strings: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, autopar_version: _Optional[int] = ..., model: _Optional[int] = ..., files: _Optional[_Iterable[_Union[Manifest.FileEntry, _Mapping]]] = ..., report: _Optional[_Iterable[_Union[Manifest.ReportEntry, _Mapping]]] = ..., weight_digests: _Optional[_Union[Manifest.WeightDigests, _Mapping]] = ..., device: _Optional[int] = ..., strings: _Optional[_Iterable[bytes]] = ...) -> None: ...

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -30,6 +31,7 @@ from autopar.completion.presets.table import KEEPING
 from autopar.cost import Cluster
 from autopar.frontend.torch import Dynamic
 from autopar.frontend.torch.step.batch import call_arguments
+from autopar.ir.devices import CPU, DEVICES
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
@@ -71,6 +73,7 @@ def parallelize(
     strategy: str | None = "",
     shard: Mapping[str, Sequence[Entry]] | None = None,
     cluster: str | Cluster = "cpu",
+    device: str | None = None,
     placement: Placement = "identity",
     memory: str | int | None = None,
     time_limit: float | None = None,
@@ -141,6 +144,8 @@ def parallelize(
             `none` or None for nothing but pins and marks.
         shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster; `cpu` by default.
+        device: What the program is for: `cpu` or `cuda`, the type of the ranks' devices; by default
+            what the cluster's are. It has no op that only another device has a kernel for.
         placement: Which logical process each rank carries out: `identity`, its own number, by
             default; `auto`, the axis that communicates most on the fastest links; or ids.
         memory: What a device may hold at once, parameters, optimizer state and batch included:
@@ -169,6 +174,7 @@ def parallelize(
         strategy=strategy,
         shard=shard,
         cluster=cluster,
+        device=device,
         placement=placement,
         memory=memory,
         time_limit=time_limit,
@@ -187,9 +193,9 @@ def parallelize(
     wanted = options.mesh if mesh is None else mesh
     # A model without values yet is made on the CPU.
     tensors = [*model.parameters(), *model.buffers()]
-    device = choose_device("gloo", Processes.from_environment(), wanted, tensors)
-    job = connect(wanted, device, check_inputs)
-    options = replace(options, phases_apart=True)
+    where = choose_device("gloo", Processes.from_environment(), wanted, tensors)
+    options = replace(options, phases_apart=True, device=_type_of(where, device))
+    job = connect(wanted, where, check_inputs)
     compiler = Compiler(
         skeleton(model),
         options,
@@ -215,6 +221,20 @@ _OUTPUTS = Kind(
     lambda value: isinstance(value, str) or NAMES.fits(value),
     "'global', 'dtensor', or a list of names of outputs",
 )
+
+
+def _type_of(where: torch.device, device: str | None) -> str:
+    """Returns the type of the device that programs are for: the one where the model is.
+
+    Raises:
+        InvalidInputError: If the caller says another one.
+    """
+    if device not in (None, where.type):
+        raise InvalidInputError(
+            f"device={device!r}, but this rank computes on {where}, where the model or its mesh is;"
+            " leave device= out, or move the model there"
+        )
+    return where.type if where.type in DEVICES else CPU
 
 
 def _check_types(model: nn.Module, seed: int, outputs: Outputs | Sequence[str]) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol, TypedDict
 
 from autopar.annotate import MeshLike
-from autopar.base.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect, one_of
+from autopar.base.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect, one_name, one_of
 from autopar.cost import Cluster
+from autopar.ir.devices import DEVICES
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
 
@@ -30,6 +31,8 @@ class CompileArguments(TypedDict, total=False):
             `none` or None for nothing but pins and marks.
         shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster; `cpu` by default.
+        device: What the program is for: `cpu` or `cuda`, the type of the ranks' devices; by default
+            what the cluster's are. It has no op that only another device has a kernel for.
         placement: Which logical process each rank carries out: `identity`, its own number, by
             default; `auto`, the axis that communicates most on the fastest links; or ids.
         memory: What a device may hold at once, parameters, optimizer state and batch included:
@@ -51,6 +54,7 @@ class CompileArguments(TypedDict, total=False):
     strategy: str | None
     shard: Mapping[str, Sequence[Entry]] | None
     cluster: str | Cluster
+    device: str | None
     placement: Placement
     memory: str | int | None
     time_limit: float | None
@@ -65,6 +69,7 @@ DEFAULTS: CompileArguments = {
     "strategy": "",
     "shard": None,
     "cluster": "cpu",
+    "device": None,
     "placement": "identity",
     "memory": None,
     "time_limit": None,
@@ -100,6 +105,7 @@ EXPECTED: Mapping[str, Kind] = {
     "strategy": replace(TEXT, words="a text, as 'data:0,tensor:1'").or_none,
     "shard": replace(MAPPING, words="a dict, as {'*.weight': [-1, 'tp']}").or_none,
     "cluster": CLUSTER,
+    "device": one_name(DEVICES).or_none,
     "placement": Kind(
         lambda value: TEXT.fits(value) or _IDS.fits(value),
         "'identity', 'auto', or the process id of each rank, as (0, 2, 1, 3)",

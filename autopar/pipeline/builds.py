@@ -45,6 +45,7 @@ def write(
         variants=[(each.serial, each.deployment) for each in variants],
         completed=compiled.completed if _has_bodies(compiled.completed) else None,
         options=recorded(compiled.options),
+        device=compiled.options.device,
     )
 
 

@@ -28,6 +28,7 @@ from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
+from autopar.ir.devices import CPU
 from autopar.ir.memory.transfers import EITHER, PLACES
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -92,6 +93,7 @@ class CompileOptions:
         offload: Which stored tensors wait in the host's memory; None where `memory_bytes` decides.
         chunks: What is computed in parts, one after another; None where `memory_bytes` decides.
         update: Who updates these, one of `PLACES`.
+        device: The type of the devices that ranks compute on, one of `DEVICES`.
     """
 
     mesh: ProcessMesh
@@ -117,6 +119,7 @@ class CompileOptions:
     offload: tuple[OffloadPin, ...] | None = None
     chunks: tuple[ChunkPin, ...] | None = None
     update: str = EITHER
+    device: str = CPU
 
     @classmethod
     def from_arguments(cls, **arguments: Unpack[CompileArguments]) -> CompileOptions:
@@ -338,9 +341,11 @@ def _said(arguments: CompileArguments, pins: tuple[Pin, ...], spelled: Spelling)
     said: CompileArguments = {**DEFAULTS, **arguments}
     mesh = _mesh(said["mesh"], said["devices"], spelled)
     strategy, cluster, memory = said["strategy"], said["cluster"], said["memory"]
+    hardware = Cluster.load(cluster) if isinstance(cluster, str) else cluster
     options = CompileOptions(
         mesh=mesh,
-        cluster=Cluster.load(cluster) if isinstance(cluster, str) else cluster,
+        cluster=hardware,
+        device=said["device"] or hardware.device_type,
         strategy=None if strategy == NO_PRESETS else strategy,
         pins=pins,
         placement=_placed(said["placement"], mesh),

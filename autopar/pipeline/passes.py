@@ -48,6 +48,7 @@ from autopar.pipeline.fastest_schedule import (
     only_schedule,
 )
 from autopar.pipeline.fastest_widths import fastest_widths
+from autopar.pipeline.for_device import for_device
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planned, Planning
 from autopar.pipeline.stages import predicted_stages
@@ -120,7 +121,7 @@ def _compiled(
     watch: Watch,
 ) -> Compiled:
     """Returns a compiled program; see `compile_program`."""
-    program, options = with_exact_offload(program, options)
+    program, options = with_exact_offload(for_device(program, options.device), options)
     if options.memory_bytes is not None:
         may_wait = bool(options.offload) or options.cluster.host_link is not None
         refuse_impossible(

@@ -6,6 +6,7 @@ afterwards what else it could have been.
     time_limit: null
     effort: 1.0
     placement: "identity"
+    device: "cpu"
     phases_apart: false
     pipeline: ""
     schedule: "1f1b"
@@ -33,6 +34,7 @@ from autopar.cost.cluster import Cluster
 from autopar.cost.cluster_file import parse_description
 from autopar.cost.cluster_text import cluster_text
 from autopar.ir.builds.files import OPTIONS, Build
+from autopar.ir.devices import CPU, DEVICES
 from autopar.ir.memory.transfers import EITHER
 from autopar.mapping import Placement
 from autopar.mapping.placement import NAMED
@@ -55,6 +57,7 @@ def _known(options: CompileOptions) -> dict[str, Any]:
         "time_limit": options.time_limit,
         "effort": options.effort,
         "placement": options.placement,
+        "device": options.device,
         "phases_apart": options.phases_apart,
         "pipeline": options.pipeline,
         "schedule": options.schedule,
@@ -93,6 +96,7 @@ def recorded_options(build: Build) -> CompileOptions:
         cluster=cluster,
         strategy=_field(content, "strategy", place, str),
         placement=_placement(content.get("placement", "identity"), place),
+        device=_device(content.get("device", CPU), place),
         phases_apart=_field(content, "phases_apart", place, bool) or False,
         memory_bytes=_field(content, "memory", place, int),
         time_limit=_field(content, "time_limit", place, int, float),
@@ -127,6 +131,12 @@ def _placement(known: Any, place: str) -> Placement:
     if isinstance(known, list) and all(type(rank) is int for rank in known):
         return tuple(known)
     raise _unreadable(place, f"placement is {known!r}")
+
+
+def _device(known: Any, place: str) -> str:
+    if known in DEVICES:
+        return str(known)
+    raise _unreadable(place, f"device is {known!r}")
 
 
 def _activations(known: Any, place: str) -> Iterator[ActivationPin]:

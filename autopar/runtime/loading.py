@@ -100,7 +100,7 @@ def load(
             the build's own.
         check_loss: Of a build that trains: whether a step whose loss isn't finite is refused.
             Looking at the loss makes the host wait for an accelerator once per step.
-        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
+        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: what the build is for.
         timeout: Seconds that each collective waits for the other ranks. In a process group of the
             user's own, among all ranks, its own time-out counts.
         start_timeout: Seconds that the start waits for the other ranks, all its steps together.

@@ -49,8 +49,8 @@ def run(
         serial: Whether the program for one device runs in this process instead.
         updates: Whether new content of parameters and other state is returned too.
         device: Where the serial program runs.
-        backend: Of processes: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there
-            are GPUs.
+        backend: Of processes: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: what the build
+            is for.
         timeout: Of processes: seconds that each collective waits for other ranks.
         start_timeout: Of processes: seconds that the start does.
         torch_compile: Of processes: whether they run the programs through `torch.compile`.

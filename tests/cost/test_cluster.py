@@ -143,7 +143,7 @@ def test_missing_file() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("device:", "devise:", "unknown key 'devise' in the file; did you mean device?"),
+        ("device:", "devise:", "unknown key 'devise' in the file; did you mean device"),
         ("memory_bytes: 16e9", "", "memory_bytes must be a number above 0, not None"),
         ("16e9", "plenty", "memory_bytes must be a number above 0, not 'plenty'"),
         ("1e-11", "-1", "links[0].beta_seconds_per_byte must be a number above 0, not -1"),

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autopar.ir.ops.products.attention import ATTENTION
+from autopar.ir.ops.products.attention_backward import ATTENTION_BACKWARD
 from tests.ops.sample import Sample, b, f, s
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
@@ -36,14 +38,24 @@ def samples() -> Iterator[Sample]:
     yield s("_scaled_dot_product_attention_math", q, k, v)
     yield s("_scaled_dot_product_attention_math", q, k, v, is_causal=True, scale=0.5)
     yield s("_scaled_dot_product_attention_math", q, *few, enable_gqa=True)
-    yield s(FLASH, q, k, v)
-    yield s(FLASH, q, k, v, attn_mask=f(1, 4, 5, 7))
-    yield s(FLASH, q, q, q, is_causal=True)
-    yield s(FLASH, q, *few, is_causal=True)
-    yield s(FLASH, q, *few, attn_mask=torch.zeros(5, 7).masked_fill(~some_rows_masked(), -INFINITY))
+    yield from fused(q, k, v)
+    yield from fused(q, k, v, attn_mask=f(1, 4, 5, 7))
+    yield from fused(q, q, q, is_causal=True)
+    yield from fused(q, *few, is_causal=True)
+    blind = torch.zeros(5, 7).masked_fill(~some_rows_masked(), -INFINITY)
+    yield from fused(q, *few, attn_mask=blind)
+    own = Sample(ATTENTION, {"query": q, "key": k, "value": v, "is_causal": True})
+    yield from (own, Sample(ATTENTION, {**own.args, "first": 2}))
+    yield Sample(ATTENTION, {**own.args, "first": 1, "attn_mask": f(5, 7)})
     yield from gradients(q, k, v)
     yield from gradients(q, *few, is_causal=True)
     yield from gradients(q, *few, attn_mask=f(5, 7))
+
+
+def fused(*given: Tensor, **options: Any) -> Iterator[Sample]:
+    """Yields a sample of the CPU's attention, and the same one of that on any device."""
+    sample = s(FLASH, *given, **options)
+    yield from (sample, Sample(ATTENTION, sample.args))
 
 
 def gradients(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Iterator[Sample]:
@@ -51,7 +63,10 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Iterator[Sampl
     out, lse = getattr(torch.ops.aten, FLASH)(q, k, v, **options)
     causal = options.pop("is_causal", False)
     grad = f(*out.shape, low=-1)
-    yield s(f"{FLASH}_backward", grad, q, k, v, out, lse, 0.0, causal, **options)
+    sample = s(f"{FLASH}_backward", grad, q, k, v, out, lse, 0.0, causal, **options)
+    yield from (sample, Sample(ATTENTION_BACKWARD, sample.args))
+    if causal:
+        yield Sample(ATTENTION_BACKWARD, {**sample.args, "first": 1})
 
 
 def some_rows_masked() -> Tensor:

@@ -99,7 +99,7 @@ LOSSES: Sequence[Loss] = (
         "the body divides by a size, or by how far windows reach from it",
         (
             *("scaled_dot_product_attention.default", "_scaled_dot_product_attention_math.default"),
-            "_scaled_dot_product_flash_attention_for_cpu.default",
+            *("_scaled_dot_product_flash_attention_for_cpu.default", "autopar.attention"),
             *("cross_entropy_loss.default", "convolution_backward.default"),
             *(f"adaptive_max_pool{n}d.default" for n in (1, 2, 3)),
         ),

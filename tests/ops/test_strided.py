@@ -10,6 +10,8 @@ from torch import Tensor
 
 from autopar.cost.memory.kernel_results import Args, effect
 from autopar.ir.memory.strides import Placed, is_contiguous
+from autopar.ir.ops.products.attention import ATTENTION
+from autopar.ir.ops.products.attention_backward import ATTENTION_BACKWARD
 from autopar.ir.ops.shape.strided import LAID_OUT, LIKE_OPERANDS, VIEWS
 from autopar.ir.ops.shape.view import RESHAPES
 from tests.ops.sample import Sample, compute
@@ -52,8 +54,14 @@ def same_place(one: Placed, strides: tuple[int, ...]) -> bool:
     return all(mine == said for size, mine, said in pairs if size > 1)
 
 
-OTHERWISE = {"aten.conj_physical.default", "aten.copy.default"}
-"""One is its operand unless that is complex, the other keeps the gaps of what it writes over."""
+OTHERWISE = {
+    *("aten.conj_physical.default", "aten.copy.default"),
+    *(ATTENTION, ATTENTION_BACKWARD),
+}
+"""One is its operand unless that is complex, the other keeps the gaps of what it writes over.
+
+Of ops that are for other devices, the rows say what is done there.
+"""
 
 KINDS = sorted(
     ({*VIEWS, *RESHAPES, *LIKE_OPERANDS, *LAID_OUT} - NOT_RUN - OTHERWISE) & set(samples_by_kind())

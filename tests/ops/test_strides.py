@@ -8,8 +8,8 @@ from torch import Tensor
 
 from autopar.ir.ops import RULES
 from autopar.ir.ops.dense import DENSE, DENSE_ROWS, STRICT
-from autopar.ir.ops.products.attention import FLASH
-from autopar.ir.ops.products.attention_backward import FLASH_BACKWARD
+from autopar.ir.ops.products.attention import ATTENTION, FLASH
+from autopar.ir.ops.products.attention_backward import ATTENTION_BACKWARD, FLASH_BACKWARD
 from autopar.ir.ops.table import dense, dense_rows
 from tests.ops.sample import compute
 from tests.ops.samples import RUN, samples_by_kind
@@ -46,5 +46,5 @@ def test_rows_say_which_kernels_want_dense_operands() -> None:
     plain = RULES["aten.mm.default"]
     assert dense(plain) != dense_rows(plain) != plain
     assert "aten._pdist_forward.default" in DENSE
-    assert {FLASH, FLASH_BACKWARD} == DENSE_ROWS
+    assert {FLASH, FLASH_BACKWARD, ATTENTION, ATTENTION_BACKWARD} == DENSE_ROWS
     assert "aten.mm.default" not in STRICT

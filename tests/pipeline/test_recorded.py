@@ -44,6 +44,8 @@ def test_sound() -> None:
         ("phases_apart: false", "phases_apart: 0.5"),
         ('placement: "identity"', "placement: [[0], 1]"),
         ('placement: "identity"', "placement: /etc/passwd"),
+        ('device: "cpu"', "device: tpu"),
+        ('device: "cpu"', "device: [cpu]"),
         ("activations: []", "activations: [[a]]"),
         ("activations: []", "activations: [{a: save}]"),
         ("activations: []", "activations: 5"),

@@ -123,7 +123,7 @@ def layouts(found: CompiledModel, kind: str) -> list[Layout]:
 def test_twelve_heads_are_split_over_eight_devices() -> None:
     with torch.device("meta"):
         model, x = Heads().eval(), torch.randn(1, 4096, 768)
-    (mixed,) = layouts(searched(model, x, "tp=8"), "scaled_dot_product")
+    (mixed,) = layouts(searched(model, x, "tp=8"), "autopar.attention")
     assert mixed.dims_mapping[1] == 0
 
 

@@ -110,6 +110,7 @@ def compile_step(
     pins: Pins,
     build: Path,
     optimizer: Optimizer | None = None,
+    device: str | None = None,
 ) -> None:
     """Writes the build of a model's training step, by default with `example_optimizer`."""
     autopar.compile(
@@ -121,6 +122,7 @@ def compile_step(
         clip_grad_norm=1.0,
         strategy=strategy,
         shard=pins,
+        device=device,
     ).save(build)
 
 
@@ -130,12 +132,16 @@ def example_optimizer(model: nn.Module) -> AdamW:
 
 
 def check(
-    example: Example, mesh: ProcessMesh, strategy: str | None, pins: Pins | None = None
+    example: Example,
+    mesh: ProcessMesh,
+    strategy: str | None,
+    pins: Pins | None = None,
+    device: str | None = None,
 ) -> None:
     """Asserts that training on a mesh equals training on one device."""
     with tempfile.TemporaryDirectory() as folder:
         build = Path(folder) / "build"
-        compile_step(example, mesh, strategy, pins or {}, build)
+        compile_step(example, mesh, strategy, pins or {}, build, device=device)
         compare(train_on_mesh(build, example), train_eagerly(example))
 
 

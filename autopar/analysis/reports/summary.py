@@ -26,6 +26,7 @@ from autopar.ir.assumptions import Assumption, assumption_ports
 from autopar.ir.builds.files import read_build
 from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.deployment import Deployment
+from autopar.ir.devices import CPU
 from autopar.ir.dtypes import DTYPE_BYTES
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.expr.ranges import range_text
@@ -98,6 +99,7 @@ class Summary:
         sizes: What the open sizes may be, and for which the figures are.
         assumes: What the code asks of values, and what it must be in every run.
         report: Fallbacks, ignored features and other remarks of the compilation.
+        device: The type of the ranks' devices; "" if nobody says.
     """
 
     model: str
@@ -121,6 +123,7 @@ class Summary:
     sizes: tuple[str, ...]
     assumes: tuple[str, ...]
     report: tuple[ReportEntry, ...]
+    device: str = ""
 
 
 def summarize(path: Path) -> Summary:
@@ -130,11 +133,12 @@ def summarize(path: Path) -> Summary:
         InvalidInputError: If `path` is not a build.
     """
     build = read_build(path)
-    return summarize_programs(build.serial, build.deployment, build.manifest.report)
+    known = build.manifest
+    return summarize_programs(build.serial, build.deployment, known.report, known.device)
 
 
 def summarize_programs(
-    serial: Program, deployment: Deployment, report: Sequence[ReportEntry]
+    serial: Program, deployment: Deployment, report: Sequence[ReportEntry], device: str = ""
 ) -> Summary:
     """Returns the summary of a compiled program.
 
@@ -142,6 +146,7 @@ def summarize_programs(
         serial: The completed serial program.
         deployment: The programs of the ranks.
         report: The remarks of the compilation.
+        device: The type of the ranks' devices.
     """
     axes = _axis_sizes(deployment)
     ends = _ends(deployment)
@@ -174,6 +179,7 @@ def summarize_programs(
         sizes=tuple(map(range_text, used_sizes(serial))),
         assumes=_assumed(serial),
         report=tuple(report),
+        device=device,
     )
 
 
@@ -235,6 +241,8 @@ def render_summary(summary: Summary) -> str:
 
 
 def _render_totals(summary: Summary) -> Iterator[str]:
+    if summary.device not in ("", CPU):
+        yield f"device   {summary.device}"
     for size in summary.sizes:
         yield f"open     {size}"
     looped, count = "", summary.microbatches

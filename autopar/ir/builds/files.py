@@ -68,6 +68,7 @@ def write_build(
     variants: Sequence[tuple[Program, Deployment]] = (),
     completed: Program | None = None,
     options: str = "",
+    device: str = "",
 ) -> Manifest:
     """Writes a build folder.
 
@@ -82,6 +83,7 @@ def write_build(
         variants: Serial programs and deployments for inputs of other shapes, over the same weights.
         completed: The completed program before ops were replaced by bodies, if any were.
         options: What the user decided, as text.
+        device: The type of the devices that ranks compute on.
 
     Returns:
         The manifest that was written.
@@ -111,7 +113,7 @@ def write_build(
             sync_file(folder / WEIGHTS)
             entries.append(entry)
         files = tuple(sorted(entries, key=lambda entry: entry.path))
-        manifest = Manifest(autopar_version, serial.name, files, tuple(report), digests)
+        manifest = Manifest(autopar_version, serial.name, files, tuple(report), digests, device)
         _write_file(folder, MANIFEST, manifest_to_bytes(manifest))
         return manifest
 

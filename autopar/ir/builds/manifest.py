@@ -75,6 +75,8 @@ class Manifest:
         report: What the compiler reports, in order.
         weights: Digests of the weights; None without weights, and of builds from before there
             were any.
+        device: The type of the devices that ranks compute on; "" of builds from before it was
+            said, which run where they may.
     """
 
     autopar_version: str
@@ -82,3 +84,4 @@ class Manifest:
     files: tuple[FileEntry, ...] = ()
     report: tuple[ReportEntry, ...] = ()
     weights: WeightDigests | None = None
+    device: str = ""

@@ -14,6 +14,8 @@ from autopar.ir.emitted import ADD_PRODUCT, INSERT, OFFLOAD, OVER
 from autopar.ir.memory.transfers import STARTED
 from autopar.ir.ops.dense import STRICT
 from autopar.ir.ops.elementwise.pointwise import OVER_FIRST
+from autopar.ir.ops.products.attention import ATTENTION
+from autopar.ir.ops.products.attention_backward import ATTENTION_BACKWARD
 from autopar.ir.ops.reduce.softmax import OVER_GRADIENTS
 from autopar.ir.ops.shape.view import MARKED, RESHAPES, UNSAFE
 from autopar.ir.ops.table import Over
@@ -47,7 +49,7 @@ _WRITTEN: Mapping[str, str] = {OFFLOAD: OVER, INSERT: "self", ADD_PRODUCT: "self
 """The argument that the in-place form of ours of an op writes to."""
 
 
-_IN_OWN_MEMORY = frozenset((*STARTED, ADD_PRODUCT))
+_IN_OWN_MEMORY = frozenset((*STARTED, ADD_PRODUCT, ATTENTION, ATTENTION_BACKWARD))
 """Ops of ours whose results are no views."""
 
 

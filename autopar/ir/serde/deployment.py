@@ -199,6 +199,7 @@ def write_manifest(manifest: Manifest, message: pb.Manifest) -> None:
     number = strings.number
     message.autopar_version = number(manifest.autopar_version)
     message.model = number(manifest.model)
+    message.device = number(manifest.device)
     for file in manifest.files:
         digest = bytes.fromhex(file.sha256)
         message.files.add(path=number(file.path), sha256=digest, size_bytes=file.bytes)
@@ -245,6 +246,7 @@ def manifest_from_proto(message: pb.Manifest) -> Manifest:
             for item in message.report
         ),
         weights=_weights_from_proto(message, strings),
+        device=strings.text(message.device),
     )
 
 

@@ -36,7 +36,7 @@ from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.failure.standing import Standing
 from autopar.runtime.job.closing import Closing, close_at_exit
-from autopar.runtime.job.device import choose_device
+from autopar.runtime.job.device import backend_for, check_device, choose_device
 from autopar.runtime.job.messages import Messages
 from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.processes import Processes
@@ -112,7 +112,9 @@ class JobRank(Closing):
         self.build = read_build(build)
         self.deployment = self.build.deployment
         self.files = weight_paths(weights)
+        backend = backend_for(backend, self.build)
         self.device = choose_device(backend, self.processes)
+        check_device(self.device, self.build)
         self._agree(torch_compile)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)

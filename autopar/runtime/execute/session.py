@@ -50,7 +50,7 @@ class Session(Closing):
 
     Args:
         build: The build folder, which must be the same for all ranks.
-        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
+        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: what the build is for.
         timeout: Seconds that each collective waits for the other ranks. In a process group of the
             user's own, among all ranks, its own time-out counts.
         start_timeout: Seconds that the start waits for the other ranks, all its steps together.

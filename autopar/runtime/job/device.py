@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.base.errors import RuntimeFailure
+from autopar.ir.builds.files import Build
+from autopar.ir.devices import CPU, CUDA
 from autopar.runtime.job.processes import Processes
 
 
@@ -33,6 +35,43 @@ def choose_device(
         return torch.device(mesh.device_type)
     found = next((each.device for each in tensors if not each.is_meta), None)
     return _device_of(backend, processes) if found is None else found
+
+
+def backend_for(backend: str, build: Build) -> str:
+    """Returns the backend that `auto` means for a build: gloo for one that was compiled for CPUs.
+
+    Args:
+        backend: What the user says.
+        build: What is to be run.
+    """
+    return "gloo" if backend == "auto" and build.manifest.device == CPU else backend
+
+
+def check_device(device: torch.device, build: Build) -> None:
+    """Refuses a device that a build wasn't compiled for.
+
+    Args:
+        device: Where a rank is about to compute.
+        build: What it is to run. Builds of older versions don't say what they are for.
+
+    Raises:
+        RuntimeFailure: If the build is for devices of another type.
+    """
+    wanted = build.manifest.device
+    if wanted in ("", device.type):
+        return
+    others = f"compile the model again with device={device.type!r} (--device {device.type})"
+    if wanted == CUDA:
+        reach = "" if torch.cuda.is_available() else ", and torch finds no GPU here"
+        raise RuntimeFailure(
+            f"{build.path} was compiled for {wanted}, but this rank computes on the CPU{reach};"
+            f" use the backend nccl on a host with GPUs, run all ranks in one process (virtual), or"
+            f" {others}"
+        )
+    raise RuntimeFailure(
+        f"{build.path} was compiled for {wanted}, but this rank computes on {device.type}; use the"
+        f" backend gloo, or {others}"
+    )
 
 
 def backend_of(device: torch.device) -> str:

@@ -55,7 +55,7 @@ def launch(
     Args:
         build: The build folder.
         inputs: Global inputs by label, or a list of them in the order of the program.
-        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: nccl where there are GPUs.
+        backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: what the build is for.
         torch_compile: Whether to run the programs through `torch.compile`.
         timeout: For how long each collective waits for other ranks.
         start_timeout: For how long the start does.

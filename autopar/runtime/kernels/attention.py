@@ -48,7 +48,7 @@ def attention(
 
 
 def accumulated(dtype: torch.dtype) -> torch.dtype:
-    """Returns the dtype of the logarithms of sums."""
+    """Returns the dtype of scores, and of the logarithms of sums."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -75,8 +75,9 @@ def attention_backward(
     del logsumexp, dropout_p  # The CPU's kernel is chosen only without dropout.
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     heads = key.shape[1]
-    key, value = (_for_each_query(each, query.shape[1] // heads) for each in (key, value))
-    scores = (query @ key.transpose(-2, -1)).float() * scale
+    key, value = (for_each_query(each, query.shape[1] // heads) for each in (key, value))
+    wide = accumulated(query.dtype)
+    scores = (query @ key.transpose(-2, -1)).to(wide) * scale
     if attn_mask is not None:
         scores = scores + attn_mask
     if is_causal:
@@ -84,19 +85,19 @@ def attention_backward(
         scores = scores.masked_fill(later, -torch.inf)
     weights = scores.softmax(-1)
     d_value = weights.to(query.dtype).transpose(-2, -1) @ grad_out
-    d_weights = (grad_out @ value.transpose(-2, -1)).float()
-    d_rows = (grad_out.float() * out.float()).sum(-1, keepdim=True)
+    d_weights = (grad_out @ value.transpose(-2, -1)).to(wide)
+    d_rows = (grad_out.to(wide) * out.to(wide)).sum(-1, keepdim=True)
     d_scores = (weights * (d_weights - d_rows) * scale).to(query.dtype)
     d_key = d_scores.transpose(-2, -1) @ query
-    return d_scores @ key, _by_head(d_key, heads), _by_head(d_value, heads)
+    return d_scores @ key, by_head(d_key, heads), by_head(d_value, heads)
 
 
-def _for_each_query(x: Tensor, queries: int) -> Tensor:
+def for_each_query(x: Tensor, queries: int) -> Tensor:
     """Returns keys or values [batch, heads, ...] once for each query that shares a head."""
     return x if queries == 1 else x.repeat_interleave(queries, 1)
 
 
-def _by_head(gradient: Tensor, heads: int) -> Tensor:
+def by_head(gradient: Tensor, heads: int) -> Tensor:
     """Returns the gradient of what is shared, of those for each query."""
     batch, queries, *rest = gradient.shape
     return gradient.reshape(batch, heads, queries // heads, *rest).sum(2)

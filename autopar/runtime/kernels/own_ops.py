@@ -19,6 +19,7 @@ from autopar.runtime.collectives.windows import (
 from autopar.runtime.kernels.alignments import ALIGNMENTS
 from autopar.runtime.kernels.embedding_bag import BAGS
 from autopar.runtime.kernels.experts import EXPERTS
+from autopar.runtime.kernels.fused_attention import FUSED
 from autopar.runtime.kernels.lookups import LOOKUPS
 from autopar.runtime.kernels.naming import own
 from autopar.runtime.kernels.products import PRODUCTS
@@ -48,6 +49,7 @@ OWN_OPS: Mapping[str, Callable[..., Any]] = {
     **ALIGNMENTS,
     **BAGS,
     **EXPERTS,
+    **FUSED,
     **LOOKUPS,
     **PRODUCTS,
     **RECURRENCES,

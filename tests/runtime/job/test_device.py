@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.base.errors import RuntimeFailure
-from autopar.runtime.job.device import backend_of, choose_device
+from autopar.ir.builds.files import Build
+from autopar.ir.builds.manifest import Manifest
+from autopar.runtime.job.device import backend_for, backend_of, check_device, choose_device
 from autopar.runtime.job.processes import Processes
 
 
@@ -41,3 +45,40 @@ def test_a_mesh_of_torch_says_first_where(monkeypatch: pytest.MonkeyPatch) -> No
         mesh = DeviceMesh(kind, [0], _init_backend=False, _rank=0)
         found = choose_device("gloo", alone, mesh, [torch.empty(1)])
         assert (str(found), backend_of(found)) == (device, backend)
+
+
+def build_for(device: str) -> Build:
+    return Build(Path("b"), Manifest("0", device=device), "")
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted"),
+    [("cpu", "cpu"), ("cuda:1", "cuda"), ("cpu", ""), ("cuda:0", "")],
+)
+def test_builds_run_where_they_are_for(device: str, wanted: str) -> None:
+    check_device(torch.device(device), build_for(wanted))
+
+
+def test_builds_for_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    absent = r"^b was compiled for cuda, but .* CPU, and torch finds no GPU here; use the backend"
+    with pytest.raises(
+        RuntimeFailure, match=absent + r".*nccl.*with device='cpu' \(--device cpu\)$"
+    ):
+        check_device(torch.device("cpu"), build_for("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(RuntimeFailure, match="this rank computes on the CPU; use the backend nccl"):
+        check_device(torch.device("cpu"), build_for("cuda"))
+    with pytest.raises(
+        RuntimeFailure, match=r"b was compiled for cpu, but .* on cuda; use the back"
+    ):
+        check_device(torch.device("cuda:1"), build_for("cpu"))
+
+
+def test_by_default_a_build_says_which_backend() -> None:
+    assert [backend_for("auto", build_for(each)) for each in ("cpu", "cuda", "")] == [
+        "gloo",
+        "auto",
+        "auto",
+    ]
+    assert backend_for("nccl", build_for("cpu")) == "nccl"

@@ -1,8 +1,9 @@
 """Scaled dot-product attention: batch, heads and queries are split as they are.
 
 A causal mask depends on where the queries begin, so there the body `masked` hands the fused op an
-explicit one, each rank its rows. Where keys or the size of heads are split, the body `products`
-computes scores, their softmax and the weighted sum one after the other.
+explicit one, each rank its rows. (`autopar.attention` is told instead where they begin.) Where keys
+or the size of heads are split, the body `products` computes scores, their softmax and the weighted
+sum one after the other.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.ir.expr.expression import IntExpr, exact_quotient, planned, shape_str
+from autopar.ir.expr.expression import Expr, IntExpr, exact_quotient, planned, shape_str
 from autopar.ir.ops.body import BodyWriter, Write, accumulate_dtype, body
 from autopar.ir.ops.table import RuleFunction, Table, dense_rows, operand_dims, pending
 from autopar.ir.program import Arg, DType, Ref
+from autopar.ir.rules.local_arg import Offset
 from autopar.ir.rules.rule import SAME, Body, Dims, OpCall, Rule, RuleError, as_number, build_rule
 
 INFINITY = float("inf")
+
+FIRST = "first"
+"""The argument that is the number of the first query: it sees keys of up to that number."""
+
 LOWEST = {"f32": -(2 - 2**-23) * 2.0**127, "f64": -(2 - 2**-52) * 2.0**1023}
 """The lowest finite score of each dtype: what a row that is masked with -inf is shifted by. A row
 that is masked with this number itself is still an average of all values."""
@@ -73,13 +79,16 @@ def mask_dims(mask: Sequence[IntExpr], scores: Sequence[IntExpr], dims: Dims) ->
     return tuple(dims[skip + at] if n == scores[skip + at] else () for at, n in enumerate(mask))
 
 
-def attention(mask: str = "attn_mask", second: str = "logsumexp") -> RuleFunction:
+def attention(
+    mask: str = "attn_mask", second: str = "logsumexp", *, told: bool = False
+) -> RuleFunction:
     """Returns the rule function of attention: `query` [*b, l, e], `key` [*b, s, e], `value`.
 
     Args:
         mask: Name of the argument that is added to the scores.
         second: What the second result is, if there is one: the logarithm of the sum of
             exponentials, [*b, l], or the weights, [*b, l, s].
+        told: Whether the op takes the number of its first query, as `first`.
     """
 
     def rule(call: OpCall) -> Rule | None:
@@ -109,21 +118,30 @@ def attention(mask: str = "attn_mask", second: str = "logsumexp") -> RuleFunctio
                 whole=whole,
                 reduce=_unread(whole),
                 linear=(pending(2),) if len(call.results) == 1 else (),
+                local={FIRST: Offset("l", base=first_of(call))} if told and causal else None,
                 work=2 * (width + depth) / max(1, width * depth),
             )
 
         causal = call.flag("is_causal")
-        own = make(("s", "e", "d", *(("l",) if causal else ())))
+        own = make(("s", "e", "d", *(("l",) if causal and not told else ())))
         scaled = isinstance(query[-1], int) or isinstance(call.args.get("scale"), float)
         bodies: list[Body] = []
         # By default, scores are scaled by a number that an open size isn't.
         if scaled:
             bodies.append(body("products", make(()), _products(mask, second, found.sizes)))
-        if causal and given is None:
+        if causal and given is None and not told:
             bodies.insert(0, body("masked", make(("s", "e", "d")), masked(mask)))
         return replace(own, bodies=splitting_more(own, bodies))
 
     return rule
+
+
+def first_of(call: OpCall) -> IntExpr:
+    """Returns the number of an attention's first query, as keys are numbered: 0 of a whole one."""
+    first = call.args.get(FIRST, 0)
+    if isinstance(first, int | Expr):
+        return first
+    raise RuleError(f"{call.kind}: argument {FIRST} is {first!r}")
 
 
 def _unread(whole: Sequence[str]) -> dict[str, str]:
@@ -144,7 +162,7 @@ def splitting_more(own: Rule, bodies: Sequence[Body]) -> tuple[Body, ...]:
 
 def _shares_heads(call: OpCall) -> bool:
     """Whether heads of the key may be fewer: the public op must be told, kernels just do it."""
-    return call.flag("enable_gqa", default="for_cpu" in call.kind)
+    return call.flag("enable_gqa", default=call.kind in (FLASH, ATTENTION))
 
 
 def masked(mask: str = "attn_mask", *, backward: bool = False) -> Write:
@@ -167,15 +185,18 @@ def masked(mask: str = "attn_mask", *, backward: bool = False) -> Write:
     return write
 
 
-def causal_mask(w: BodyWriter, shape: Sequence[IntExpr], dtype: str) -> str:
-    """Adds what forbids a query [l] the keys [s] behind it, to be added to scores."""
+def causal_mask(w: BodyWriter, shape: Sequence[IntExpr], dtype: str, first: IntExpr = 0) -> str:
+    """Adds what forbids a query [l] the keys [s] behind it, to be added to scores.
+
+    The first query has the number `first`.
+    """
     args: dict[str, Arg] = {
         "size": tuple(shape),
         "fill_value": -INFINITY,
         "dtype": DType(dtype),
     }
     forbidden = w.emit("aten.full.default", args, shape, dtype)
-    return w.like("aten.triu.default", forbidden, diagonal=1)
+    return w.like("aten.triu.default", forbidden, diagonal=first + 1)
 
 
 def _products(mask: str, second: str, sizes: Mapping[str, IntExpr]) -> Write:
@@ -223,7 +244,9 @@ def _scores(w: BodyWriter, query: str, key: str, mask: str) -> str:
     scores = w.like("aten.mul.Scalar", matmul(w, query, transposed(w, key)), other=factor)
     if w.op.arg("is_causal", False):
         shape = w.value(scores).global_shape[-2:]
-        causal = causal_mask(w, shape, w.value(scores).dtype)
+        first = w.op.arg(FIRST, 0)
+        assert isinstance(first, int | Expr)
+        causal = causal_mask(w, shape, w.value(scores).dtype, first)
         scores = w.combine("aten.add.Tensor", scores, causal)
     given = w.name(mask)
     if given is None:
@@ -270,8 +293,12 @@ def shared_heads(w: BodyWriter, x: str, sizes: Mapping[str, IntExpr]) -> str:
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 """Attention on the CPU, and sums of exponentials for its gradient."""
 
+ATTENTION = "autopar.attention"
+"""The same on any device. It returns what the CPU's own op does, and takes `first` besides."""
+
 RULES: Table = {
     "aten.scaled_dot_product_attention.default": attention(),
     "aten._scaled_dot_product_attention_math.default": attention(second="weights"),
     FLASH: dense_rows(attention()),
+    ATTENTION: dense_rows(attention(told=True)),
 }

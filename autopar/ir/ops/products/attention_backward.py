@@ -10,13 +10,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autopar.ir.ops.body import body
-from autopar.ir.ops.products.attention import heads, mask_dims, masked, splitting_more
+from autopar.ir.ops.products.attention import (
+    FIRST,
+    first_of,
+    heads,
+    mask_dims,
+    masked,
+    splitting_more,
+)
 from autopar.ir.ops.table import Table, dense_rows, operand_dims, pending
+from autopar.ir.rules.local_arg import Offset
 from autopar.ir.rules.rule import Dims, OpCall, Rule, build_rule
 
 
 def attention_backward(call: OpCall) -> Rule | None:
-    """Gradients of query, key and value. A causal mask is made explicit where it is split."""
+    """Gradients of query, key and value. A causal mask is made explicit where it is split.
+
+    An op of our own is told instead how many keys are before the first query.
+    """
+    told = call.kind == ATTENTION_BACKWARD
     query, key, value = (operand.shape for operand in call.operands[1:4])
     if call.args.get("dropout_p", 0.0) != 0.0 or query[-1] != value[-1]:
         return None
@@ -42,10 +54,12 @@ def attention_backward(call: OpCall) -> Rule | None:
             whole=("e", *whole),
             reduce={"l": "sum", "s": "sum", "r": "sum"},
             linear=(pending(0),),
+            local={FIRST: Offset("l", base=first_of(call), minus="s")} if told and causal else None,
             work=10,
         )
 
-    if not call.flag("is_causal"):
+    causal = call.flag("is_causal")
+    if told or not causal:
         return make()
     own = make("l", "s")
     bodies = [body("masked", make(), masked(backward=True))] if mask is None else []
@@ -55,4 +69,10 @@ def attention_backward(call: OpCall) -> Rule | None:
 FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
 """The gradients of attention on the CPU."""
 
-RULES: Table = {FLASH_BACKWARD: dense_rows(attention_backward)}
+ATTENTION_BACKWARD = "autopar.attention_backward"
+"""The same on any device, of what `autopar.attention` computed."""
+
+RULES: Table = {
+    FLASH_BACKWARD: dense_rows(attention_backward),
+    ATTENTION_BACKWARD: dense_rows(attention_backward),
+}

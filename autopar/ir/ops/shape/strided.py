@@ -24,6 +24,13 @@ from autopar.ir.memory.strides import (
 )
 from autopar.ir.memory.transfers import ENDED, STARTED
 from autopar.ir.ops.elementwise.pointwise import RULES as POINTWISE
+from autopar.ir.ops.products.attention import ATTENTION, FLASH
+from autopar.ir.ops.products.attention_backward import ATTENTION_BACKWARD, FLASH_BACKWARD
+from autopar.ir.ops.products.attention_kernels import (
+    backward_temporaries,
+    forward_temporaries,
+    is_efficient,
+)
 from autopar.ir.ops.products.matmul import add_product_bytes
 from autopar.ir.ops.products.recurrent_memory import TAKEN as RECURRENT_TAKEN
 from autopar.ir.ops.products.recurrent_memory import Taken, layer_workspace
@@ -214,6 +221,25 @@ def _attention_backward(operands: Sequence[Placed], results: Sequence[Shape]) ->
     return [_swapped(shape, 1, 2) for shape in results]
 
 
+def _gpu_attention(operands: Sequence[Placed], results: Sequence[Shape]) -> list[Strides]:
+    """As the query, or from the efficient kernel by length; logarithms of sums side by side."""
+    query = operands[0]
+    by_length = is_efficient(query.itemsize, masked=len(operands) > 3)
+    out, *_ = _attention_backward(operands, results) if by_length else _attention(operands, results)
+    return [out, *map(dense, results[1:])]
+
+
+def _gpu_attention_backward(operands: Sequence[Placed], results: Sequence[Shape]) -> list[Strides]:
+    """As the operands, or from the efficient kernel by length, but for sums over shared heads."""
+    _, query, key, value, *_ = operands
+    if is_efficient(query.itemsize, masked=len(operands) > 6):
+        shared = query.shape[1] != key.shape[1]
+        by_length = _attention_backward(operands, results)
+        return [by_length[0], *map(dense, results[1:])] if shared else by_length
+    given = zip(results, (query, key, value), strict=True)
+    return [elementwise(shape, [(each.shape, each.strides)]) for shape, each in given]
+
+
 def _swapped(shape: Shape, one: int, other: int) -> Strides:
     """Returns the strides of a contiguous tensor of which two dimensions are transposed."""
     order = list(range(len(shape)))
@@ -223,8 +249,10 @@ def _swapped(shape: Shape, one: int, other: int) -> Strides:
 
 
 LAID_OUT: Mapping[str, Callable[[Sequence[Placed], Sequence[Shape]], list[Strides]]] = {
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
+    FLASH: _attention,
+    FLASH_BACKWARD: _attention_backward,
+    ATTENTION: _gpu_attention,
+    ATTENTION_BACKWARD: _gpu_attention_backward,
 }
 """Kernels whose results lie in an order of their own."""
 
@@ -274,6 +302,8 @@ ROOM: Mapping[str, Room] = {
 
 TAKEN: Mapping[str, Taken] = {
     **RECURRENT_TAKEN,
+    ATTENTION: forward_temporaries,
+    ATTENTION_BACKWARD: backward_temporaries,
     "aten.where.ScalarOther": _number_bytes,
     "aten.where.ScalarSelf": _number_bytes,
     ADD_PRODUCT: add_product_bytes,

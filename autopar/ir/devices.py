@@ -1,0 +1,8 @@
+"""Devices that programs are compiled for, as torch calls their types."""
+
+from __future__ import annotations
+
+CPU, CUDA = "cpu", "cuda"
+
+DEVICES = (CPU, CUDA)
+"""All of them; `cuda` is what torch calls AMD's GPUs too."""
