@@ -82,7 +82,7 @@ def random_sizes(count: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("mesh", "virtual", "count"),
     [
-        ("3x2", True, 25),
+        ("3x2", True, 12),
         *(
             pytest.param(mesh, virtual, 300, marks=pytest.mark.slow)
             for mesh, virtual in (

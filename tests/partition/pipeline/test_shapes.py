@@ -35,7 +35,7 @@ from tests.partition.pipeline.models import (
 from tests.partition.pipeline.random_steps import RandomStep
 from tests.runtime.job.real import run_ranks
 
-FEW, MANY = 6, 100
+FEW, MANY = 3, 100
 RECOMPUTED = {"layers.1": "recompute"}
 
 
