@@ -258,15 +258,14 @@ class Changed(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         scores = self.first(x) @ self.second(y).T
+        # Else sums of gradients would be nothing but what is rounded: a softmax, say, has
+        # none of what is added to all of its row.
+        columns, rows = torch.linspace(0.5, 1.5, len(x)), torch.linspace(0.7, 1.3, len(x))
         for change, dim in self.changes:
-            scores = change(scores, dim)
-        # Else sums of gradients would be nothing but what is rounded.
-        scores = (
-            scores * torch.linspace(0.5, 1.5, len(x)) * torch.linspace(0.7, 1.3, len(x))[:, None]
-        )
+            scores = change(scores, dim) * columns * rows[:, None]
         at = torch.arange(len(x))
-        rows, columns = F.cross_entropy(scores, at), F.cross_entropy(scores.T, at)
-        return {"rows": rows, "columns": columns, "both": (rows + columns) / 2}[self.sides]
+        first, second = F.cross_entropy(scores, at), F.cross_entropy(scores.T, at)
+        return {"rows": first, "columns": second, "both": (first + second) / 2}[self.sides]
 
 
 def check_random(seed: int, folder: Path, effort: float = 1.0) -> int:
