@@ -22,7 +22,7 @@ from autopar.partition.pipeline.schedules import SCHEDULES
 from autopar.partition.recompute import DoesNotFit
 from tests.judges.tracking import executed
 
-ROWS, WIDTH = 96, 12
+ROWS, WIDTH, LAYERS = 96, 12, 4
 
 
 class Deep(nn.Module):
@@ -31,8 +31,8 @@ class Deep(nn.Module):
     def __init__(self, stages: int, dropout: float = 0.3) -> None:
         super().__init__()
         self.stages, self.dropout = stages, dropout
-        self.up = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(8))
-        self.down = nn.ModuleList(nn.Linear(3 * WIDTH, WIDTH) for _ in range(8))
+        self.up = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(LAYERS))
+        self.down = nn.ModuleList(nn.Linear(3 * WIDTH, WIDTH) for _ in range(LAYERS))
         self.norm = nn.BatchNorm1d(WIDTH) if dropout else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
