@@ -18,7 +18,7 @@ MESHES = {
     "dp=2,tp=3": ProcessMesh([[0, 1, 2], [3, 4, 5]], ["dp", "tp"]),
     "dp=3": ProcessMesh([0, 1, 2], ["dp"]),
 }
-FAST, SLOW = 6, 60
+FAST, SLOW = 3, 60
 
 
 class Marker:

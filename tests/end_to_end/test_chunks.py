@@ -34,6 +34,8 @@ from tests.judges.steps import Steps, stored_values
 MESHES = ("1", "3", "3x2", "2x2x2")
 CLASSES = 40
 STEPS = 2
+EFFORT = 0.1
+"""Of a search whose plan only has to be one of several processes."""
 
 
 class Head(nn.Module):
@@ -97,7 +99,7 @@ def compiled(model: nn.Module, batch: Any, mesh: str, **options: Any) -> Compile
         mesh=mesh,
         training_step=lambda module, given: module(*given),
         optimizer=torch.optim.SGD(model.parameters(), 0.1),
-        **{"strategy": None if mesh == "1" else "auto", **options},
+        **{"strategy": None if mesh == "1" else "auto", "effort": EFFORT, **options},
     )
 
 
@@ -363,7 +365,7 @@ class Mixed(nn.Module):
         return self.loss(self.head(h).flatten(0, 1), target.flatten())
 
 
-def check_random(seed: int, folder: Path) -> None:
+def check_random(seed: int, folder: Path, effort: float = 1.0) -> None:
     """Checks a random step with random chunks and pins on a random mesh, value by value."""
     chance = random.Random(seed)
     torch.manual_seed(seed)
@@ -372,7 +374,7 @@ def check_random(seed: int, folder: Path) -> None:
     batch = torch.randint(0, CLASSES, shape), torch.randint(0, CLASSES, shape)
     names = chance.sample(["head", "up", "attention", "norm"], 2)
     entries = [(name, chance.choice([2, 3, 5])) for name in names]
-    check_step(model, batch, entries, chance.choice(MESHES), seed, folder)
+    check_step(model, batch, entries, chance.choice(MESHES), seed, folder, effort)
 
 
 Entry = tuple[str, int | Sequence[int]]
@@ -398,6 +400,7 @@ def check_step(
     mesh_text: str,
     seed: int,
     folder: Path,
+    effort: float = 1.0,
 ) -> int:
     """Checks a step with those chunks that are possible, and random pins, value by value.
 
@@ -411,9 +414,8 @@ def check_step(
     step = capture(model, batch, recipe)
     mesh, pins = parse_mesh(mesh_text), possible(step.program, entries)
     cut = chunked(step.program, pins)
-    options = CompileOptions(
-        mesh, Cluster.load("cpu"), "auto", random_pins(cut, mesh, "chunk", seed)
-    )
+    around = random_pins(cut, mesh, "chunk", seed)
+    options = CompileOptions(mesh, Cluster.load("cpu"), "auto", around, effort=effort)
     done = compile_program(cut, options)
     inputs = dict(zip(step.structure.labels, batch, strict=True))
     whole, parts = Steps(step), Steps(step)
@@ -430,14 +432,14 @@ def check_step(
     return len(pins)
 
 
-# In two of them parts of a sum that is pending are given to iterations.
-@pytest.mark.parametrize("seed", [*range(2), 202, 267])
-def test_a_random_step(seed: int, tmp_path: Path) -> None:
-    check_random(seed, tmp_path)
+# In 202 parts of a sum that is pending are given to iterations, by a plan that is searched for.
+@pytest.mark.parametrize(("seed", "effort"), [(0, EFFORT), (1, EFFORT), (202, 1.0)])
+def test_a_random_step(seed: int, effort: float, tmp_path: Path) -> None:
+    check_random(seed, tmp_path, effort)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(2, 8), *range(100, 400)])
+@pytest.mark.parametrize("seed", [*range(8), *range(100, 400)])
 def test_many_random_steps(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)
 

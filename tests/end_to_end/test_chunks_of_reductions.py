@@ -16,7 +16,7 @@ from autopar.base.errors import AnnotationError
 from autopar.compiled import CompiledModel
 from autopar.cost import memory_timeline
 from autopar.runtime import run
-from tests.end_to_end.test_chunks import check, check_step, compiled, trained, trips
+from tests.end_to_end.test_chunks import EFFORT, check, check_step, compiled, trained, trips
 from tests.judges.tracking import executed
 
 ROWS, WIDTH = 5, 6
@@ -80,7 +80,7 @@ def test_of_what_is_reduced(name: str, size: int, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x = Scores(REDUCED[name], size).double(), torch.randn(ROWS, WIDTH).double()
     mesh = MESHES[(list(REDUCED).index(name) + size) % len(MESHES)]
-    step = autopar.compile(model, (x,), mesh=mesh, chunks={"head": (1, 4)})
+    step = autopar.compile(model, (x,), mesh=mesh, chunks={"head": (1, 4)}, effort=EFFORT)
     assert trips(step)
     assert (ROWS, size) not in shapes(step)
     inferred(model, x, step, tmp_path / "build")
@@ -96,7 +96,7 @@ def test_of_what_is_no_number(name: str, number: float, tmp_path: Path) -> None:
         return REDUCED[name](scores.masked_fill(at, number))
 
     model, x = Scores(broken, 41).double(), torch.randn(ROWS, WIDTH).double()
-    step = autopar.compile(model, (x,), mesh="2", chunks={"head": (1, 4)})
+    step = autopar.compile(model, (x,), mesh="2", chunks={"head": (1, 4)}, effort=EFFORT)
     assert trips(step)
     inferred(model, x, step, tmp_path / "build")
 
@@ -258,18 +258,17 @@ class Changed(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         scores = self.first(x) @ self.second(y).T
+        # Else sums of gradients would be nothing but what is rounded: a softmax, say, has
+        # none of what is added to all of its row.
+        columns, rows = torch.linspace(0.5, 1.5, len(x)), torch.linspace(0.7, 1.3, len(x))
         for change, dim in self.changes:
-            scores = change(scores, dim)
-        # Else sums of gradients would be nothing but what is rounded.
-        scores = (
-            scores * torch.linspace(0.5, 1.5, len(x)) * torch.linspace(0.7, 1.3, len(x))[:, None]
-        )
+            scores = change(scores, dim) * columns * rows[:, None]
         at = torch.arange(len(x))
-        rows, columns = F.cross_entropy(scores, at), F.cross_entropy(scores.T, at)
-        return {"rows": rows, "columns": columns, "both": (rows + columns) / 2}[self.sides]
+        first, second = F.cross_entropy(scores, at), F.cross_entropy(scores.T, at)
+        return {"rows": first, "columns": second, "both": (first + second) / 2}[self.sides]
 
 
-def check_random(seed: int, folder: Path) -> int:
+def check_random(seed: int, folder: Path, effort: float = 1.0) -> int:
     """Checks a random step in random chunks on a random mesh; returns how many are possible."""
     chance = random.Random(seed)
     torch.manual_seed(seed)
@@ -277,15 +276,15 @@ def check_random(seed: int, folder: Path) -> int:
     # Loops of these names are called as values of bodies are, too.
     names = ["mm", *chance.sample(["_log_softmax", "_softmax", "amax", "sub", "div", "mul"], 1)]
     entries = [(name, (chance.choice([0, 1]), chance.choice([2, 3, 5]))) for name in names]
-    return check_step(model, batch, entries, chance.choice(MESHES), seed, folder)
+    return check_step(model, batch, entries, chance.choice(MESHES), seed, folder, effort)
 
 
 @pytest.mark.parametrize("seed", [*range(3), 31])
 def test_a_random_step(seed: int, tmp_path: Path) -> None:
-    check_random(seed, tmp_path)
+    check_random(seed, tmp_path, EFFORT)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(3, 31), *range(32, 300)])
+@pytest.mark.parametrize("seed", range(300))
 def test_many_random_steps(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)

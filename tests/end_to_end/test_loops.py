@@ -131,13 +131,13 @@ def check(seed: int, folder: Path) -> None:
             torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_random_step_is_that_of_one_device(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 160))
+@pytest.mark.parametrize("seed", [*range(3, 6), *range(100, 160)])
 def test_many_random_steps_are_those_of_one_device(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
 

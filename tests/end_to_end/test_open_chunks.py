@@ -35,6 +35,7 @@ from autopar.runtime.weights.writing import write_weights
 from tests.cli.command import autopar as command
 from tests.end_to_end.test_chunks import (
     CLASSES,
+    EFFORT,
     LOSSES,
     Attention,
     Head,
@@ -72,18 +73,32 @@ def numbers(shape: Sequence[int]) -> Tensor:
     return torch.randn(*shape, 8).double()
 
 
-def stepped(step: CompiledModel, batches: Batches, folder: Path) -> tuple[list[float], Any]:
+Stepped = tuple[list[float], Any]
+
+
+def stepped(step: CompiledModel, batches: Batches, folder: Path) -> Stepped:
     step.save(folder)
     with autopar.load(folder, virtual=True) as trainer:
         return [float(trainer.step(batch)) for batch in batches], trainer.state_dict()
 
 
+def at_once(model: nn.Module, batches: Batches, folder: Path, *dims: str) -> Stepped:
+    step = compiled(model.double(), batches[0], "1", dynamic=opened(*dims))
+    return stepped(step, batches, folder)
+
+
 def check_steps(
-    model: nn.Module, batches: Batches, mesh: str, chunks: Any, folder: Path, *dims: str
+    model: nn.Module,
+    batches: Batches,
+    mesh: str,
+    chunks: Any,
+    folder: Path,
+    *dims: str,
+    whole: Stepped | None = None,
 ) -> CompiledModel:
     """Checks that a step that takes batches of all sizes does what it does at once."""
     model, asked = model.double(), {"dynamic": opened(*dims)}
-    whole = stepped(compiled(model, batches[0], "1", **asked), batches, folder / "whole")
+    whole = whole or at_once(model, batches, folder / "whole", *dims)
     step = compiled(model, batches[0], mesh, chunks=chunks, **asked)
     check(stepped(step, batches, folder / "chunks"), whole)
     return step
@@ -109,13 +124,26 @@ CASES: Mapping[str, tuple[Callable[[], nn.Module], Callable[[Sequence[int]], Ten
 }
 
 
-@pytest.mark.parametrize("mesh", ["1", "2x2"])
-@pytest.mark.parametrize("name", CASES)
-def test_a_part_of_a_model(name: str, mesh: str, tmp_path: Path) -> None:
+def drawn_case(name: str) -> tuple[nn.Module, Batches]:
     torch.manual_seed(0)
-    made, drawn, chunks = CASES[name]
+    made, drawn, _ = CASES[name]
     batches = [(drawn(sizes), drawn(sizes)) for sizes in SIZES]
-    assert trips(check_steps(made(), batches, mesh, chunks, tmp_path, "batch", "length"))
+    return made(), batches
+
+
+@pytest.fixture(scope="module")
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stepped:
+    """What a case does at once."""
+    model, batches = drawn_case(request.param)
+    return at_once(model, batches, tmp_path_factory.mktemp("whole"), "batch", "length")
+
+
+@pytest.mark.parametrize("mesh", ["1", "2x2"])
+@pytest.mark.parametrize(("name", "whole"), [(n, n) for n in CASES], indirect=["whole"], ids=CASES)
+def test_a_part_of_a_model(name: str, whole: Stepped, mesh: str, tmp_path: Path) -> None:
+    model, batches = drawn_case(name)
+    asked = CASES[name][2], tmp_path, "batch", "length"
+    assert trips(check_steps(model, batches, mesh, *asked, whole=whole))
 
 
 def test_images(tmp_path: Path) -> None:
@@ -141,7 +169,7 @@ def test_a_mark(tmp_path: Path) -> None:
 def test_inference(mesh: str, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 8)).double()
     x, asked = numbers((16,)), {"dynamic": {0: {0: "batch"}}}
-    step = autopar.compile(model, (x,), mesh=mesh, chunks={"0": (0, 8)}, **asked)
+    step = autopar.compile(model, (x,), mesh=mesh, chunks={"0": (0, 8)}, effort=EFFORT, **asked)
     assert trips(step)["c0"] == 8
     step.save(tmp_path / "build")
     for rows in (*ROWS, 0):
@@ -178,7 +206,7 @@ def by_memory(mesh: str, **said: Any) -> CompiledModel:
         loss=shifted,
         optimizer=torch.optim.SGD(model.parameters(), 0.1),
         dynamic=opened("batch", "length=2:64"),
-        **{"strategy": None if mesh == "1" else "auto", **said},
+        **{"strategy": None if mesh == "1" else "auto", "effort": EFFORT, **said},
     )
 
 
@@ -241,7 +269,7 @@ def test_a_file(mesh: str, asked: Sequence[str], tmp_path: Path) -> None:
         numpy.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)
 
 
-def check_random(seed: int, folder: Path) -> None:
+def check_random(seed: int, folder: Path, effort: float = 1.0) -> None:
     """Checks a random step with random chunks and pins on a random mesh, value by value."""
     chance = random.Random(seed)
     torch.manual_seed(seed)
@@ -257,9 +285,8 @@ def check_random(seed: int, folder: Path) -> None:
     names = chance.sample(["head", "up", "attention", "norm"], 2)
     entries = [(name, chance.choice([2, 5, 8, (0, 3), (1, 4), (2, 3)])) for name in names]
     cut = chunked(step.program, possible(step.program, entries))
-    options = CompileOptions(
-        mesh, Cluster.load("cpu"), "auto", random_pins(cut, mesh, "chunk", seed)
-    )
+    around = random_pins(cut, mesh, "chunk", seed)
+    options = CompileOptions(mesh, Cluster.load("cpu"), "auto", around, effort=effort)
     done = compile_program(cut, options)
     weights, whole, parts = stored_values(step), Steps(step), Steps(step)
     write_weights(folder / "weights", weights)
@@ -276,10 +303,13 @@ def check_random(seed: int, folder: Path) -> None:
             assert verify_mesh(at_sizes(done.serial, at), weights, ranks, inputs, forced=True).ok
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, *range(2, 60)))]
-)
-def test_a_random_step(seed: int, tmp_path: Path) -> None:
+def test_a_random_step(tmp_path: Path) -> None:
+    check_random(1, tmp_path, EFFORT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_many_random_steps(seed: int, tmp_path: Path) -> None:
     check_random(seed, tmp_path)
 
 

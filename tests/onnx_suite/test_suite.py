@@ -1,4 +1,4 @@
-"""onnx's backend suite: the import on every fourth case of its static profile, all passes on a few.
+"""onnx's backend suite: the import on every eighth case of its static profile, all passes on a few.
 
 `make onnx-suite` runs all passes on the whole profile, and a test that is slow the import.
 """
@@ -31,7 +31,7 @@ from tests.onnx_suite.profile import freeze, outside
 SMALL_KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 IN_PROFILE = 1622
 PER_FAMILY = 2
-SHARE = 4
+SHARE = 8
 """Every such case is imported; names that follow one another are mostly of one operator."""
 
 FINER = {"test_attention_4d_causal_fp16_expanded", "test_dft_inverse", "test_dft_inverse_opset19"}

@@ -15,7 +15,7 @@ from tests.partition.programs import random_program
 
 CLUSTER = Cluster.load("cpu")
 
-SEEDS = [*range(36), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(36, 300))]
+SEEDS = [*range(18), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(18, 300))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

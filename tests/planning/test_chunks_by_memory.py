@@ -23,6 +23,7 @@ from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline import CompileOptions, compile_program
 from autopar.pipeline.decided import Compiled
 from autopar.runtime import run
+from tests.end_to_end.test_chunks import EFFORT
 from tests.judges.tracking import executed
 
 CLASSES = 1999
@@ -67,14 +68,15 @@ def made() -> tuple[Words, tuple[Tensor, Tensor], torch.optim.Optimizer]:
 
 
 def planned(limit: int | None, mesh: str = "1", **said: Any) -> Compiled:
-    said = {"strategy": None if mesh == "1" else "auto", **said}
+    said = {"strategy": None if mesh == "1" else "auto", "effort": EFFORT, **said}
     options = CompileOptions(parse_mesh(mesh), Cluster.load("cpu"), memory_bytes=limit, **said)
     return compile_program(captured().program, options)
 
 
 def compiled(mesh: str = "1", **said: Any) -> CompiledModel:
     model, batch, optimizer = made()
-    return autopar.compile(model, batch, mesh=mesh, loss=shifted, optimizer=optimizer, **said)
+    said = {"mesh": mesh, "loss": shifted, "optimizer": optimizer, "effort": EFFORT, **said}
+    return autopar.compile(model, batch, **said)
 
 
 def trained(step: CompiledModel, folder: Path) -> tuple[list[float], Mapping[str, Tensor]]:

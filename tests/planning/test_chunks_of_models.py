@@ -12,7 +12,7 @@ from torch import Tensor
 import autopar
 from autopar.compiled import CompiledModel
 from autopar.cost import memory_timeline, peak_rank_timeline
-from tests.end_to_end.test_chunks import check, trained
+from tests.end_to_end.test_chunks import EFFORT, check, trained
 from tests.judges.tracking import executed
 from tests.planning.chunk_cases import CASES, CLASSES, Case
 
@@ -25,9 +25,8 @@ def compiled(case: Case, mesh: str, **said: Any) -> tuple[CompiledModel, tuple[T
     torch.manual_seed(0)
     model, batch = case.model().double(), batch_of(case)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    return autopar.compile(
-        model, batch, mesh=mesh, loss=case.loss, optimizer=optimizer, **said
-    ), batch
+    said = {"mesh": mesh, "loss": case.loss, "optimizer": optimizer, "effort": EFFORT, **said}
+    return autopar.compile(model, batch, **said), batch
 
 
 @pytest.mark.parametrize("name", CASES)

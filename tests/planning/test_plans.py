@@ -390,16 +390,17 @@ def test_a_fused_weight_that_was_left_whole(tmp_path: Path) -> None:
 def test_a_plan_holds_the_memory_limit(tmp_path: Path) -> None:
     """What is computed again follows from it; a limit that is given goes before."""
     plan = tmp_path / "plan.yaml"
-    options = {"mesh": "dp=2,tp=2", "strategy": "data:dp,tensor:tp"}
+    on: dict[str, Any] = {"mesh": "dp=2,tp=2", "chunks": {}}
+    options = {**on, "strategy": "data:dp,tensor:tp"}
     unlimited = compiled(64, **options)
     most = memory_timeline(unlimited.partitioned).peak_bytes
     first = compiled(64, **options, memory=most * 9 // 10)
     assert any(op.plan for op in first.partitioned.main.ops)
     autopar.save_plan(first, plan)
     assert f"memory: {most * 9 // 10}B  # " in plan.read_text()
-    again = compiled(64, mesh="dp=2,tp=2", plan=plan)
+    again = compiled(64, **on, plan=plan)
     assert programs(again) == programs(first)
-    roomy = compiled(64, mesh="dp=2,tp=2", plan=plan, memory=most)
+    roomy = compiled(64, **on, plan=plan, memory=most)
     assert programs(roomy) == programs(unlimited)
     shown = " ".join(str(autopar.diff(first, roomy)).split())
     assert f"memory limit {human_bytes(most * 9 // 10)} {human_bytes(most)}" in shown
@@ -408,11 +409,12 @@ def test_a_plan_holds_the_memory_limit(tmp_path: Path) -> None:
 def test_a_limit_that_is_missed_is_named_with_the_file_that_sets_it(tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text("memory: 0.5KiB\n")
+    asked: dict[str, Any] = {"mesh": "tp=2", "strategy": "data:tp", "plan": plan, "chunks": {}}
     with pytest.raises(DoesNotFit) as error:
-        compiled(64, mesh="tp=2", strategy="data:tp", plan=plan)
+        compiled(64, **asked)
     assert f"more than the limit of 512 B in {plan}; raise the limit to " in str(error.value)
     with pytest.raises(DoesNotFit, match=r"more than the limit of 512 B; raise"):
-        compiled(64, mesh="tp=2", strategy="data:tp", plan=plan, memory=512)
+        compiled(64, **asked, memory=512)
 
 
 def test_what_no_strategy_decided_is_a_plan_too(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.slices.models import CUBE, PAIR, SQUARE, TALL, THREE, WIDTH, Batch, c
 
 MESHES = [PAIR, SQUARE, CUBE, THREE, TALL]
 STRATEGIES = (None, "", "ddp:{last}", "tensor:{last}", "fsdp:{last}", "zero1:{first}")
-FAST, SLOW = 8, 80
+FAST, SLOW = 4, 80
 
 
 def random_mark(x: Tensor, mesh: ProcessMesh, draw: random.Random, pending: bool = False) -> Tensor:

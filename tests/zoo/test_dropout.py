@@ -26,7 +26,6 @@ FAST = [
     ("gpt2", "2x3", "fsdp:a,tensor:b"),
     ("llama", "3", "tensor:a"),
     ("bert", "2x2", "ddp:a,tensor:b,sequence:b"),
-    ("t5", "2", "ddp:a"),
     ("transformer", "2", "context:a"),
 ]
 

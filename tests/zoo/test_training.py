@@ -53,7 +53,7 @@ FAST_PRESETS = [
     ("transformer", "3", "fsdp:a"),
     ("resnet", "2x2", "ddp:a,tensor:b"),
 ]
-FAST_PINS = [("gpt2", "2x2x2", 0), ("llama", "3", 1), ("resnet", "2x3", 2), ("t5", "2x2", 3)]
+FAST_PINS = [("gpt2", "2x2x2", 0), ("llama", "3", 1), ("resnet", "2x3", 2)]
 
 
 def mesh_of(name: str) -> ProcessMesh:

@@ -19,8 +19,11 @@ PART = 0.7
 FAST = "gpt2"
 """What isn't slow; tests of recomputation plan and price a resnet within less memory."""
 
+BRIEF = 0.1
+"""The effort of a search that isn't slow."""
 
-def compiled(example: Example, memory: int | None = None) -> CompiledModel:
+
+def compiled(example: Example, effort: float, memory: int | None = None) -> CompiledModel:
     """Searches a training step on 2x2."""
     return autopar.compile(
         example.model,
@@ -31,6 +34,7 @@ def compiled(example: Example, memory: int | None = None) -> CompiledModel:
         clip_grad_norm=1.0,
         strategy="auto",
         memory=memory,
+        effort=effort,
     )
 
 
@@ -40,17 +44,18 @@ def peak_bytes(found: CompiledModel) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == FAST else pytest.param(name, marks=pytest.mark.slow) for name in ZOO]
+    ("name", "effort"),
+    [(FAST, BRIEF), *(pytest.param(name, 1.0, marks=pytest.mark.slow) for name in ZOO)],
 )
-def test_models_train_within_less_memory(name: str, tmp_path: Path) -> None:
+def test_models_train_within_less_memory(name: str, effort: float, tmp_path: Path) -> None:
     example = ZOO[name]()
-    limit = int(PART * peak_bytes(compiled(example)))
+    limit = int(PART * peak_bytes(compiled(example, effort)))
     try:
-        found = compiled(example, limit)
+        found = compiled(example, effort, limit)
     except DoesNotFit as miss:
         # Where weights are most of what is held; what is said to be enough has to be.
         limit = miss.least_bytes
-        found = compiled(example, limit)
+        found = compiled(example, effort, limit)
     assert peak_bytes(found) <= limit
     found.save(tmp_path / "build")
     compare(train_on_mesh(tmp_path / "build", example), train_eagerly(example))

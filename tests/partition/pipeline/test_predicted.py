@@ -193,7 +193,7 @@ def test_a_limit_of_memory_is_one_of_each_stage(mesh: str, tmp_path: Path) -> No
     free, wanted = trained()
     assert free[0] > free[1]
     limit = (free[0] + free[1]) // 2
-    held, losses = trained(memory=limit)
+    held, losses = trained(memory=limit, chunks={})
     assert held[0] <= limit
     # The last stage has room enough, and does as before.
     assert held[1] == free[1]

@@ -12,7 +12,7 @@ from autopar.runtime.job.processes import Processes
 from tests.partition.pipeline.random_steps import RandomStep
 from tests.runtime.job.real import run_ranks
 
-FEW, MANY = 6, 200
+FEW, MANY = 3, 200
 
 
 @pytest.mark.parametrize(

@@ -85,10 +85,11 @@ def squares(found: Tensor, wanted: Tensor) -> Tensor:
 def compiled(
     wrapped: str = "", mesh: str = "1", dropout: float = 0.2, **options: Any
 ) -> CompiledModel:
+    """Returns a step that may be computed again or wait in the host's memory, not in chunks."""
     torch.manual_seed(0)
     model = Layers(wrapped, dropout).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    options = {"cluster": NO_LINK, **options}
+    options = {"cluster": NO_LINK, "chunks": {}, "effort": 0.1, **options}
     return autopar.compile(model, batch(), mesh=mesh, loss=squares, optimizer=optimizer, **options)
 
 
@@ -116,6 +117,12 @@ def unlimited(mesh: str = "1") -> CompiledModel:
 @cache
 def plainly_trained(mesh: str) -> tuple[list[float], Mapping[str, Tensor]]:
     return trained(unlimited(mesh))
+
+
+@cache
+def offloaded() -> CompiledModel:
+    """Chunks would be possible."""
+    return compiled(cluster=FAST, memory=peak(unlimited()) // 2, chunks=None)
 
 
 @cache
@@ -217,7 +224,7 @@ def test_transfers_are_stored_and_shown() -> None:
 
 
 def test_the_report_says_what_is_offloaded() -> None:
-    found = compiled(cluster=FAST, memory=peak(unlimited()) // 2)
+    found = offloaded()
     entries = {entry.category: entry for entry in found.report}
     count = transfers(found.partitioned).count("autopar.offload")
     assert entries["offload"].subject == f"{count} tensors"
@@ -225,7 +232,7 @@ def test_the_report_says_what_is_offloaded() -> None:
 
 
 def test_profiles_and_comparisons_show_what_is_offloaded() -> None:
-    found = compiled(cluster=FAST, memory=peak(unlimited()) // 2)
+    found = offloaded()
     (profile,) = profile_compiled(found.serial, found.deployment, FAST)
     assert profile.timeline.host_bytes == memory_timeline(found.partitioned).host_bytes > 0
     assert "offloaded; transfers take" in str(profile)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def test_copies_of_what_a_stage_computes_alike_stand_behind_what_they_read(tmp_p
 
 
 def wide(
-    model: nn.Module, stages: tuple[int, ...], memory: int | None = None
+    model: nn.Module, stages: tuple[int, ...], memory: int | None = None, *, chunks: Any = None
 ) -> autopar.CompiledModel:
     """Returns a pipeline some of whose stages are at several indices of its axis."""
     return autopar.compile(
@@ -102,19 +103,27 @@ def wide(
         stages=stages,
         strategy="data:pp",
         memory=memory,
+        chunks=chunks,
     )
 
 
 @pytest.mark.parametrize(
-    ("stages", "share"), [((2, 2), 0.99), ((2, 2), 0.9), ((3, 1), 0.8), ((2, 1, 1), 0.95)]
+    ("stages", "share", "chunks"),
+    [
+        ((2, 2), 0.99, {}),
+        ((2, 2), 0.9, {}),
+        ((3, 1), 0.9, {}),
+        ((2, 1, 1), 0.95, {}),
+        pytest.param((3, 1), 0.8, None, marks=pytest.mark.slow),
+    ],
 )
 def test_limits_hold_for_all_ranks_of_wide_stages(
-    stages: tuple[int, ...], share: float, tmp_path: Path
+    stages: tuple[int, ...], share: float, chunks: Any, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
     model = Decoder(len(stages), layers=8)
     limit = int(share * peak_bytes(wide(model, stages)))
-    step = wide(model, stages, limit)
+    step = wide(model, stages, limit, chunks=chunks)
     assert peak_bytes(step) <= limit
     step.save(tmp_path / "build")
     losses = on_virtual_mesh(tmp_path / "build", batch_of(ROWS))

@@ -105,6 +105,7 @@ def compiled(
         accumulate=accumulate,
         cluster=CLUSTER,
         memory=memory,
+        chunks={},
     )
 
 
