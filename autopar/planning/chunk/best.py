@@ -19,7 +19,7 @@ from autopar.planning.chunk.cut import Cut
 from autopar.planning.chunk.halo import without_halo
 from autopar.planning.chunk.levels import levels_in
 from autopar.planning.chunk.order import in_order
-from autopar.planning.chunk.region import Key, Region, bytes_of, grown, with_bodies
+from autopar.planning.chunk.region import Key, Known, Region, bytes_of, grown, with_bodies
 from autopar.planning.chunk.sharp import WHY, sharp_in
 from autopar.planning.chunk.split import is_splittable
 from autopar.planning.chunk.wanted import Wanted, steady
@@ -94,10 +94,11 @@ def best_cut(
     """
     loop = _fresh(main, program, wanted[0].name)
     regions: list[Region] = []
+    known: Known = {}
     for each in wanted:
         for cut in each.cuts(main):
             if not any(_has_grown(region, each.value, cut) for region in regions):
-                regions.append(_grown(main, loop, each, cut, phases_apart))
+                regions.append(_grown(main, loop, each, cut, phases_apart, known))
     values = main.values.keys() - steady(main)
     found = [region for region in regions if region.gained(values) > 0]
     if not found:
@@ -148,11 +149,13 @@ def _saved(region: Region, values: Collection[str]) -> float:
     return gained - sum((made[name] - 1) * region.bytes_of(name) for name in large)
 
 
-def _grown(main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool) -> Region:
+def _grown(
+    main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool, known: Known
+) -> Region:
     """Returns the region of a value, cut into a few more or fewer parts where that is wanted."""
-    first = _grown_with_bodies(main, loop, wanted, cut, phases_apart)
+    first = _grown_with_bodies(main, loop, wanted, cut, phases_apart, known)
     for other in _others(cut) if first.is_misaligned else ():
-        region = _grown_with_bodies(main, loop, wanted, other, phases_apart)
+        region = _grown_with_bodies(main, loop, wanted, other, phases_apart, known)
         if not region.is_misaligned:
             return region
     return first
@@ -179,13 +182,13 @@ def _parts_off(cut: Cut, other: Cut) -> tuple[int, int]:
 
 
 def _grown_with_bodies(
-    main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool
+    main: Function, loop: str, wanted: Wanted, cut: Cut, phases_apart: bool, known: Known
 ) -> Region:
     """Returns the region of a value; ops are replaced by their bodies where that lets it grow."""
     banned: dict[Key, str] = {}
     while True:
         seed = wanted.value
-        region = grown(main, loop, seed, cut, phases_apart=phases_apart, banned=banned)
+        region = grown(main, loop, seed, cut, phases_apart=phases_apart, banned=banned, known=known)
         ops = [op for op in main.ops if _needs_body(op, region)]
         if ops:
             main = with_bodies(main, ops)

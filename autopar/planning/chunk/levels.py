@@ -37,7 +37,7 @@ def _levels_of(
     levels: dict[Key, int] = {}
     outside: dict[str, int] = {}
     reached: dict[Loops, int] = {}
-    makers = region.main.producers()
+    makers = region.makers
     deepest = 0
     for op in region.main.ops:
         needs: Sequence[Cut | None] = [None] * len(op.operands)
@@ -83,7 +83,11 @@ class Level:
 
 
 def _level_of(
-    region: Region, levels: Mapping[Key, int], level: int, wanted: Collection[str]
+    region: Region,
+    levels: Mapping[Key, int],
+    level: int,
+    on_level: Sequence[Op],
+    wanted: Collection[str],
 ) -> Level:
     """Returns a level of a region.
 
@@ -91,15 +95,11 @@ def _level_of(
         region: The region.
         levels: Those of its ops.
         level: Which one.
+        on_level: The ops on it.
         wanted: What higher levels read, put together.
     """
-    makers = region.main.producers()
-    waiting = [
-        op
-        for op in region.main.ops
-        if levels.get(op.results) == level
-        and any(region.is_left(name, wanted) for name in op.results)
-    ]
+    makers = region.makers
+    waiting = [op for op in on_level if any(region.is_left(name, wanted) for name in op.results)]
     own, again, reads = {op.results for op in waiting}, set[str](), set[str]()
     while waiting:
         op = waiting.pop()
@@ -114,7 +114,7 @@ def _level_of(
             own.add(made.results)
             again.update(made.results if levels[made.results] < level else ())
             waiting.append(made)
-    ops = [op for op in region.main.ops if op.results in own]
+    ops = [region.main.ops[at] for at in sorted(region.places[key] for key in own)]
     return Level(level, ops, frozenset(again), frozenset(reads - again))
 
 
@@ -123,8 +123,11 @@ def levels_in(region: Region) -> list[Level]:
     levels = levels_of(region)
     found: list[Level] = []
     wanted: set[str] = set()
-    for each in sorted(set(levels.values()), reverse=True):
-        level = _level_of(region, levels, each, wanted)
+    on_level: dict[int, list[Op]] = {}
+    for key, at in region.places.items():
+        on_level.setdefault(levels[key], []).append(region.main.ops[at])
+    for each in sorted(on_level, reverse=True):
+        level = _level_of(region, levels, each, on_level[each], wanted)
         wanted.update(level.reads)
         found.append(level)
     return [level for level in reversed(found) if level.ops]

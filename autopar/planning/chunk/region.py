@@ -29,6 +29,9 @@ Key = tuple[str, ...]
 NOTHING: Mapping[Key, str] = MappingProxyType({})
 """No ops."""
 
+Known = dict[tuple[int, Cut, int, int], tuple[Op, Cutting | Inadmissible]]
+"""How iterations of a loop share ops, or why they can't, as regions that grew before know."""
+
 
 @dataclass
 class Region:
@@ -110,6 +113,16 @@ class Region:
         return ()
 
     @cached_property
+    def places(self) -> Mapping[Key, int]:
+        """Where its ops are in the program, once it has grown; in order."""
+        return {op.results: at for at, op in enumerate(self.main.ops) if op.results in self.ops}
+
+    @cached_property
+    def makers(self) -> Mapping[str, Op]:
+        """The op that makes each value."""
+        return self.main.producers()
+
+    @cached_property
     def readers(self) -> Mapping[str, Sequence[Op]]:
         """The ops that read each value."""
         return self.main.consumers()
@@ -120,7 +133,11 @@ class Region:
 
     def is_large(self, name: str) -> bool:
         """Whether a value is at least half as large as the one that is cut."""
-        return 2 * _count(self.main.values[name]) >= _count(self.main.values[self.seed])
+        return 2 * _count(self.main.values[name]) >= self._seed_count
+
+    @cached_property
+    def _seed_count(self) -> int:
+        return _count(self.main.values[self.seed])
 
 
 def _count(value: Value) -> int:
@@ -140,6 +157,7 @@ def grown(
     *,
     phases_apart: bool = False,
     banned: Mapping[Key, str] = NOTHING,
+    known: Known | None = None,
 ) -> Region:
     """Returns the region of a value that is cut.
 
@@ -150,18 +168,24 @@ def grown(
         cut: How it is cut.
         phases_apart: Whether what is computed in one phase waits for no other one.
         banned: Ops that are in no iteration, and why.
+        known: What regions of the same loop have found out; more is added.
     """
     region = Region(main, loop, seed, phases_apart, cuts={seed: cut}, banned=banned)
-    _Growth(region).grow()
+    _Growth(region, {} if known is None else known).grow()
     return region
 
 
 class _Growth:
-    """Lets a region grow."""
+    """Lets a region grow.
 
-    def __init__(self, region: Region) -> None:
-        self._region, self._main = region, region.main
-        self._makers = self._main.producers()
+    Args:
+        region: The region.
+        known: What others have found out.
+    """
+
+    def __init__(self, region: Region, known: Known) -> None:
+        self._region, self._main, self._known = region, region.main, known
+        self._makers = region.makers
         self._ops = [(op, op.operands) for op in self._main.ops]
         self._made: set[str] = set()
         self._small: dict[str, Cut] = {}
@@ -228,9 +252,22 @@ class _Growth:
         Raises:
             Inadmissible: If they can't.
         """
+        way = id(op), cut, operand, result
+        if way not in self._known:
+            # With the op, so that no other one gets its number.
+            self._known[way] = op, self._found(op, cut, operand, result)
+        _, found = self._known[way]
+        if isinstance(found, Inadmissible):
+            raise found
+        return found
+
+    def _found(self, op: Op, cut: Cut, operand: int, result: int) -> Cutting | Inadmissible:
         values = self._main.values
-        found = narrowing_of(op, values, cut, operand) or searching_of(op, values, cut, operand)
-        return found or cutting_of(op, values, self._region.loop, cut, operand, result)
+        try:
+            found = narrowing_of(op, values, cut, operand) or searching_of(op, values, cut, operand)
+            return found or cutting_of(op, values, self._region.loop, cut, operand, result)
+        except Inadmissible as why:
+            return why
 
     def _check(self, op: Op, found: Cutting) -> None:
         """Refuses an op that leaves another part of a value than its readers need."""
