@@ -10,11 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autopar.base.arguments import COUNT, expect
+from autopar.base.arguments import COUNT, Kind, expect
 from autopar.base.errors import AnnotationError
 
 BY_LIMIT = "memory"
 """The place of pins that no user wrote, as a limit of memory decides."""
+
+PARTS = Kind(COUNT.fits, "a number of parts, a whole one from 2 on")
+"""What is asked for; that one part is all of something is said where it is known of what."""
 
 _TEXT = re.compile(r"(.+)=(?:(\d+):)?(\d+)")
 
@@ -48,12 +51,13 @@ class ChunkPin:
         if isinstance(entry, (tuple, list)):
             if len(entry) != 2 or not all(type(each) is int and each >= 0 for each in entry):
                 raise AnnotationError(
-                    f"{place}: {entry!r} is no dimension and number of parts; write (0, 8), or 8"
+                    f"{place}: {entry!r} is no dimension, counted from 0, and number of parts;"
+                    " write (0, 8), or 8"
                 )
             dim, parts = entry
-            expect(COUNT, **{place: parts})
+            expect(PARTS, **{place: parts})
             return cls(pattern, parts, dim, place)
-        expect(COUNT, **{place: entry})
+        expect(PARTS, **{place: entry})
         assert isinstance(entry, int)
         return cls(pattern, entry, None, place)
 

@@ -97,6 +97,12 @@ def test_parts_are_those_that_there_are(wanted: int, parts: str) -> None:
     assert ("instead of" in loop) == (wanted != 7)
 
 
+def test_of_what_a_limit_decides_no_number_was_asked_for() -> None:
+    """Of 16 parts there are 14, of 3 rows each."""
+    ((loop,),) = remarks(compiled(None, memory="260KiB")).values()
+    assert "ops in 14 parts over dimension 0" in loop
+
+
 def test_a_pattern_cuts_what_can_be_cut() -> None:
     """The loss has no dimension; scores follow from what is in front of them."""
     step = compiled({"*": 8})
@@ -104,7 +110,7 @@ def test_a_pattern_cuts_what_can_be_cut() -> None:
     effect, left = found["chunks['*']"]
     assert "->" in effect
     assert re.match(r"\d of \d+ modules and values that match aren't in 8 parts: ", left)
-    assert "'loss': it has no dimension of so many elements" in left
+    assert "'loss': it has no dimension of two or more elements" in left
     assert peak_rank_timeline(step.partitioned).peak_bytes < (
         peak_rank_timeline(compiled({}).partitioned).peak_bytes
     )

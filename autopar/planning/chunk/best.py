@@ -102,7 +102,7 @@ def best_cut(
     values = main.values.keys() - steady(main)
     found = [region for region in regions if region.gained(values) > 0]
     if not found:
-        raise _nothing_gained(wanted[0], regions)
+        raise _nothing_gained(main, wanted, regions)
     enough = [each for each in found if each.cuts[each.seed].fills(wanted[0].parts)]
     found = enough or found
     saved = [_saved(region, values) for region in found]
@@ -116,17 +116,30 @@ def best_cut(
     return Made(wanted[0], region.seed, region.cuts[region.seed], loops, main, after)
 
 
-def _nothing_gained(wanted: Wanted, regions: Sequence[Region]) -> AnnotationError:
+def _nothing_gained(
+    main: Function, wanted: Sequence[Wanted], regions: Sequence[Region]
+) -> AnnotationError:
     """Returns the error of what isn't smaller in parts."""
-    if wanted.parts == 1:
+    first = wanted[0]
+    if first.parts == 1:
         return AnnotationError(
-            f"{wanted.place}: one part is all of {wanted.name!r}; give two or more, or leave it out"
+            f"{first.place}: one part is all of {first.name!r}; give two or more, or leave it out"
         )
     refused = (f"%{key[0]}: {why}" for each in regions for key, why in each.refused.items())
-    why = "it has no dimension of so many elements"
+    why = _no_dimension(main, wanted)
     if regions:
         why = "nothing is saved, as what is large is an output, or read as a whole"
-    return NothingGained(wanted.place, wanted.name, wanted.parts, next(refused, why))
+    return NothingGained(first.place, first.name, first.parts, next(refused, why))
+
+
+def _no_dimension(main: Function, wanted: Sequence[Wanted]) -> str:
+    """Returns why there is nothing along which values could be cut."""
+    dim = wanted[0].dim
+    if dim is None:
+        return "it has no dimension of two or more elements"
+    if any(dim < len(main.values[each.value].shape) for each in wanted):
+        return f"its dimension {dim} has fewer than two elements"
+    return f"it has no dimension {dim}, as they are counted from 0"
 
 
 def _has_grown(region: Region, value: str, cut: Cut) -> bool:

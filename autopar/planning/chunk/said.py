@@ -74,8 +74,8 @@ def _loop(ops: int, trip: int, made: Made | None) -> str:
     if made is None:
         return f"{ops} ops in {trip} parts, one after another"
     parts, cut = made.cut.parts if made.cut.is_known else trip, made.cut
-    wanted = made.wanted.parts
-    other = f" instead of {wanted}" if cut.is_known and parts != wanted else ""
+    wanted, is_said = made.wanted.parts, made.wanted.place != BY_LIMIT
+    other = f" instead of {wanted}" if is_said and cut.is_known and parts != wanted else ""
     along = f"over dimension {cut.dim} of %{made.seed}"
     return f"{ops} ops in {parts} parts{other} {along}, one after another"
 
