@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -27,6 +28,8 @@ MODULE = "module"
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = str(PACKAGE) + os.sep
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+_PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
 
 class UserLines(TorchFunctionMode):
@@ -40,7 +43,7 @@ class UserLines(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         # Of a property nothing is computed.
-        frame = None if func.__name__ == "__get__" else user_frame(sys._getframe(1))
+        frame = None if func.__name__ == "__get__" else _outside_python(sys._getframe(1))
         if frame is not None:
             code = frame.f_code
             line = f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}\n'
@@ -60,6 +63,18 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
+def _outside_python(frame: FrameType | None) -> FrameType | None:
+    """Returns the innermost frame of a user's that isn't of Python's own library either.
+
+    A function of torch's that is given as the loss is called by none of the user's lines, but
+    through a decorator of `contextlib`: what the user wrote is the call of the compiler.
+    """
+    frame = user_frame(frame)
+    while frame is not None and _is_python(frame.f_code.co_filename):
+        frame = user_frame(frame.f_back)
+    return frame
+
+
 def calling(frame: FrameType | None) -> FrameType | None:
     """Returns the innermost frame, from one on, that isn't of what handles calls of others."""
     while frame is not None:
@@ -67,6 +82,12 @@ def calling(frame: FrameType | None) -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_python(path: str) -> bool:
+    """Whether a file is of Python's own library; packages may be installed within its folder."""
+    return path.startswith(_PYTHON) and not path.startswith(_PACKAGES)
 
 
 def _is_own(path: str) -> bool:

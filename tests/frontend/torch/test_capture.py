@@ -211,6 +211,10 @@ def test_ops_know_their_line_module_and_phase() -> None:
     products = [op for op in main.ops if op.kind == "aten.mm.default"]
     assert {op.phase for op in products} == {"forward", "backward"}
     assert all(op.loc.file == __file__ for op in products)
+    # The loss is torch's: no line calls it but, through the compiler, the one that has it captured.
+    losses = [op for op in main.ops if op.kind.startswith("aten.mse_loss")]
+    assert losses
+    assert all(op.loc.file == __file__ for op in losses)
     assert main.values["grad/second.weight"].role == "gradient"
     assert any(name.startswith("norm.") for name in main.values)
 
