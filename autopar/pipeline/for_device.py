@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.base.errors import InvalidInputError
+from autopar.cost import Cluster
+from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.devices import CPU
 from autopar.ir.ops.on_devices import NEUTRAL, is_own
 from autopar.ir.program import Function, Op, Program
@@ -35,6 +37,22 @@ def for_device(program: Program, device: str) -> Program:
             "\nwrite the model without them, or compile it with device='cpu'"
         )
     return replace(program, functions=functions)
+
+
+def other_figures(cluster: Cluster, device: str) -> tuple[ReportEntry, ...]:
+    """Returns what is to be said of figures that are those of another device; nothing of its own.
+
+    Args:
+        cluster: The hardware that is planned for.
+        device: The type of the device that is compiled for.
+    """
+    if cluster.device_type == device:
+        return ()
+    detail = (
+        f"those of cluster {cluster.name}, which has no {device}: times, and what is chosen by"
+        " them, are for that; name the cluster that you have (--cluster)"
+    )
+    return (ReportEntry("search", "figures", detail),)
 
 
 def _neutral(function: Function) -> Function:

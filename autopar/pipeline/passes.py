@@ -48,7 +48,7 @@ from autopar.pipeline.fastest_schedule import (
     only_schedule,
 )
 from autopar.pipeline.fastest_widths import fastest_widths
-from autopar.pipeline.for_device import for_device
+from autopar.pipeline.for_device import for_device, other_figures
 from autopar.pipeline.options import CompileOptions
 from autopar.pipeline.planned import Planned, Planning
 from autopar.pipeline.stages import predicted_stages
@@ -182,6 +182,7 @@ def _compiled(
     said = (*plan.reported(seconds, fitted.added_seconds), *fitted.remarks)
     if plan.forecast is None:
         said = (*said, *_held(fitted, options.memory_bytes))
+    said = (*said, *other_figures(options.cluster, options.device))
     staged = predicted_stages(fitted.program, options)
     at_once = computed_at_once(pinned) if options.microbatches > 1 else ()
     shared = undivided_stages(plan.program, options.pipeline, options.strategy)

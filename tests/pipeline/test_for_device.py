@@ -130,6 +130,25 @@ def test_a_summary_says_what_a_program_is_for(tmp_path: Path) -> None:
         assert ("device   cuda" in made.summary().splitlines()) == (device == CUDA)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "device", "said"),
+    [
+        (None, CUDA, "figures  those of cluster cpu, which has no cuda: times"),
+        ("h100", CPU, "figures  those of cluster h100, which has no cpu: times"),
+        ("h100", CUDA, ""),
+        (None, None, ""),
+    ],
+)
+def test_a_summary_says_whose_figures_it_has(
+    cluster: str | None, device: str | None, said: str
+) -> None:
+    made = autopar.compile(
+        Attending(), torch.randn(2, 3, 24), mesh=2, device=device, cluster=cluster or "cpu"
+    )
+    found = [line for line in made.summary().splitlines() if line.startswith("figures")]
+    assert [line.startswith(said) for line in found] == [True] * bool(said)
+
+
 ROWS, HEAD_ROWS = (-1, -1, "a", -1), (-1, "a", "b", -1)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.base.errors import RuntimeFailure
+from autopar.base.units import counted
 from autopar.ir.builds.files import Build
 from autopar.ir.devices import CPU, CUDA
 from autopar.runtime.job.processes import Processes
@@ -85,9 +86,15 @@ def _device_of(backend: str, processes: Processes) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if backend == "gloo" or (backend == "auto" and count == 0):
         return torch.device("cpu")
+    if count == 0:
+        raise RuntimeFailure(
+            "the backend nccl wants a GPU for each rank, and torch finds none here; use a host with"
+            " GPUs, or compile for CPUs and use the backend gloo"
+        )
     if count < processes.local_size:
         raise RuntimeFailure(
-            f"{processes.local_size} ranks on this host but {count} GPUs, and nccl wants one for"
-            " each; start fewer ranks per host, compile for fewer, or use the backend gloo"
+            f"{counted(processes.local_size, 'rank')} on this host but {counted(count, 'GPU')}, and"
+            " nccl wants one for each; start fewer ranks per host, compile for fewer, or use the"
+            " backend gloo"
         )
     return torch.device("cuda", processes.local_rank)

@@ -24,6 +24,9 @@ def test_the_device_follows_the_backend(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(RuntimeFailure, match="4 ranks on this host but 2 GPUs"):
         choose_device("auto", processes)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeFailure, match="torch finds none here; use a host with GPUs"):
+        choose_device("nccl", processes)
     with pytest.raises(RuntimeFailure, match="use auto, gloo or nccl"):
         choose_device("mpi", processes)
 
