@@ -141,9 +141,10 @@ def _advice(limit: int, stored_bytes: int, trains: bool) -> str:
             f", or split {what}, which alone take {human_bytes(stored_bytes)},"
             f" over at least {times} times as many devices"
         )
+    parts = " say yourself what is computed in how many parts (chunks),"
     if not trains:
-        return f", or split {what} over more devices"
+        return f",{parts} or split {what} over more devices"
     return (
         ", accumulate gradients over more microbatches, which makes activations smaller,"
-        f" or split {what} over more devices"
+        f"{parts} or split {what} over more devices"
     )
