@@ -32,6 +32,9 @@ NUMBER = re.compile(r"\d+\.\d{4,}")
 MEASURED = re.compile(r"\s*\d[\d.]*(?:e[-+]?\d+)?(?: (?:ns|us|ms|s|[MG]B/s)\b)?[ \t]*")
 """A measured figure, with its unit and the blanks that align it."""
 
+WARNED = re.compile(r"\n\nWarning: .*\Z", re.DOTALL)
+"""What a measured example says at its end where other programs ran beside it."""
+
 LEFT_OUT = ", ..., "
 """Stands for further items of a list in what a page shows."""
 
@@ -130,6 +133,7 @@ def differs(found: str, step: Step) -> bool:
     mine = _plain(found)
     theirs = _filled(mine, _plain(step.shown))
     if step.is_measured:
+        mine, theirs = (WARNED.sub("", text) for text in (mine, theirs))
         return MEASURED.sub("~", mine) != MEASURED.sub("~", theirs)
     if NUMBER.sub("~", mine) != NUMBER.sub("~", theirs):
         return True
