@@ -172,6 +172,21 @@ def test_a_sum_is_written_over_what_nobody_else_reads(read_later: bool) -> None:
     assert bool(rolled(program).functions["rows"].aliases) is not read_later
 
 
+def test_the_number_isnt_called_as_an_open_size() -> None:
+    lines = (marked(of_part(t, t), f"rows {t}") for t in range(3))
+    text = "\n".join(["%y: f32[$rows] = aten.neg.default(self=%x)", *lines])
+    program = parse_program(
+        f"program executable\nsize $rows = 1..20\nfunc main {{\n{GIVEN.replace('12', '$rows')}\n"
+        f"{text}\nreturn %y, %s2\n}}"
+    )
+    done = Roll()(program)
+    verify_structure(done)
+    assert parse_program(print_program(done)) == done
+    assert trips(done) == [("main", 3)]
+    found = emit(done, {}).forward(torch.arange(12.0), torch.ones(3), 12)
+    torch.testing.assert_close(found[1], torch.tensor([4.0, 7.0, 10.0]))
+
+
 def handed_on(number: int) -> str:
     """Returns an iteration that hands on its sum, and a view of that."""
     rest, view = (f"%r{number - 1}", f"%v{number - 1}") if number else ("%rest", "%seen")
