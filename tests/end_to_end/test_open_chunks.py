@@ -113,6 +113,27 @@ def test_a_head_with_a_loss(name: str, tmp_path: Path) -> None:
     assert set(trips(step).values()) == {4}
 
 
+class Highest(nn.Module):
+    """Scores beside the highest and the least of each column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pre, self.head = nn.Linear(8, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        scores = self.head(torch.tanh(self.pre(x)))
+        found = scores.amax(0, keepdim=True) * scores.sin() - scores.amin(0, keepdim=True) * scores
+        return (found.sum(-1) * target[:, 0]).mean()
+
+
+@pytest.mark.parametrize("mesh", ["1", "2"])
+def test_parts_without_a_row_have_no_extremum(mesh: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    batches = [(numbers((rows,)), numbers((rows,))) for rows in ROWS]
+    step = check_steps(Highest(), batches, mesh, {"head": (0, 3)}, tmp_path, "batch")
+    assert set(trips(step).values()) == {3}
+
+
 CASES: Mapping[str, tuple[Callable[[], nn.Module], Callable[[Sequence[int]], Tensor], Any]] = {
     "perceptron over places": (Perceptron, numbers, {"up": (1, 3)}),
     "perceptron": (Perceptron, numbers, {"up": 3}),

@@ -172,6 +172,61 @@ def test_a_sum_is_written_over_what_nobody_else_reads(read_later: bool) -> None:
     assert bool(rolled(program).functions["rows"].aliases) is not read_later
 
 
+def test_the_number_isnt_called_as_an_open_size() -> None:
+    lines = (marked(of_part(t, t), f"rows {t}") for t in range(3))
+    text = "\n".join(["%y: f32[$rows] = aten.neg.default(self=%x)", *lines])
+    program = parse_program(
+        f"program executable\nsize $rows = 1..20\nfunc main {{\n{GIVEN.replace('12', '$rows')}\n"
+        f"{text}\nreturn %y, %s2\n}}"
+    )
+    done = Roll()(program)
+    verify_structure(done)
+    assert parse_program(print_program(done)) == done
+    assert trips(done) == [("main", 3)]
+    found = emit(done, {}).forward(torch.arange(12.0), torch.ones(3), 12)
+    torch.testing.assert_close(found[1], torch.tensor([4.0, 7.0, 10.0]))
+
+
+def handed_on(number: int) -> str:
+    """Returns an iteration that hands on its sum, and a view of that."""
+    rest, view = (f"%r{number - 1}", f"%v{number - 1}") if number else ("%rest", "%seen")
+    return f"""
+        %s{number}: f32[3] = aten.add.Tensor(self={before(number, "begun")}, other=%s)
+        %r{number}: f32[3] = aten.add.Tensor(self={rest}, other={view})
+        %v{number}: f32[3] = aten.view.default(self=%s{number}, size=[3])
+    """
+
+
+def seen_beside(number: int) -> str:
+    """Returns an iteration that adds the product with something handed on to a sum."""
+    total, other = before(number, "begun"), f"%n{number - 1}" if number else "%turned"
+    return f"""
+        %s{number}: f32[3, 3] = aten.addmm.default(self={total}, mat1={other}, mat2=%m)
+        %n{number}: f32[3, 3] = aten.neg.default(self=%s{number})
+    """
+
+
+def test_a_sum_isnt_written_over_what_the_next_iteration_has_a_view_of() -> None:
+    ahead = """
+        %begun: f32[3] = aten.neg.default(self=%s)
+        %rest: f32[3] = aten.exp.default(self=%s)
+        %seen: f32[3] = aten.sin.default(self=%s)
+    """
+    done = rolled(unrolled(handed_on, 4, ahead=ahead, returned="%s3, %r3, %v3"))
+    assert trips(done) == [("main", 4)]
+
+
+def test_a_sum_isnt_written_over_what_the_same_op_has_a_view_of() -> None:
+    ahead = """
+        %p: f32[9] = aten.slice.Tensor(self=%x, end=9)
+        %m: f32[3, 3] = aten.view.default(self=%p, size=[3, 3])
+        %begun: f32[3, 3] = aten.neg.default(self=%m)
+        %turned: f32[3, 3] = aten.t.default(self=%begun)
+    """
+    done = rolled(unrolled(seen_beside, 4, ahead=ahead, returned="%s3, %n3"))
+    assert trips(done) == [("main", 4)]
+
+
 def test_loops_in_a_loop_are_rolled_in_it() -> None:
     places = [(outer, inner) for outer in range(2) for inner in range(3)]
     lines = [

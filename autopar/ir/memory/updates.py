@@ -96,7 +96,7 @@ def plan_writes(
             writes.after.setdefault(at, []).append((output, source))
     came = frozenset(_copies(main))
     for at, op in enumerate(main.ops):
-        if may_overwrite(op) and (operand := _overwritten(at, op, main, storage)):
+        if may_overwrite(op) and (operand := overwritten(at, op, main, storage)):
             writes.mutations[at] = Mutation({op.results[0]: operand}, frozenset())
             continue
         pairs = writes.after.get(at, [])
@@ -117,8 +117,18 @@ def _copies(main: Function) -> Iterator[str]:
             yield from op.results
 
 
-def _overwritten(at: int, op: Op, main: Function, storage: Storage) -> str:
-    """Returns the operand over which an op is written: in memory of its own, and read no more."""
+def overwritten(at: int, op: Op, main: Function, storage: Storage) -> str:
+    """Returns the operand over which an op is written: in memory of its own, and read no more.
+
+    Args:
+        at: The op's position.
+        op: The op, which is wanted over what it reads.
+        main: The function that it is part of.
+        storage: What shares memory.
+
+    Returns:
+        The operand's name; "" if there is none.
+    """
     written = [ref.name for name in written_arguments(op.kind) for ref in refs(op.arg(name))]
     if len(written) != 1 or len(op.results) != 1:
         return ""

@@ -24,6 +24,7 @@ from autopar.ir import emitted
 from autopar.ir.iterations import Iteration, iteration_of
 from autopar.ir.memory.storage import Storage
 from autopar.ir.program import Function, Op, Program
+from autopar.ir.used_sizes import declared_sizes
 from autopar.partition.roll.alike import Alike, alike
 from autopar.partition.roll.body import rolled
 
@@ -59,6 +60,8 @@ class _Rolling:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        # What users call a dimension, they may call a module, too.
+        self._open = {size.name for size in declared_sizes(program)}
 
     def roll(self, name: str) -> None:
         """Rolls the loops of a function, and then those of their bodies."""
@@ -93,7 +96,7 @@ class _Rolling:
 
     def _loops(self, function: Function) -> Iterator[Alike]:
         """Yields the iterations of a function that are alike, as they are one behind the other."""
-        taken = {*self.program.functions}
+        taken = {*self.program.functions, *self._open}
         for segments in _neighbours(function.ops):
             number = iteration_of(function.ops[segments[0].start])
             assert number is not None

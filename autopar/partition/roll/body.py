@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 from autopar.ir import emitted
 from autopar.ir.iterations import without_outermost
 from autopar.ir.memory.accumulating import may_overwrite
-from autopar.ir.memory.kernels import written_arguments
 from autopar.ir.memory.storage import Storage
-from autopar.ir.program import REPEAT, Arg, Function, Op, Ref, on_mesh, refs
+from autopar.ir.memory.updates import overwritten
+from autopar.ir.program import REPEAT, Arg, Function, Op, Ref, on_mesh
 from autopar.ir.unroll import iteration_name
 from autopar.partition.roll.alike import Alike, Carried, Place, Read
 
@@ -25,7 +24,8 @@ def rolled(function: Function, storage: Storage, loop: Alike) -> tuple[Op, Funct
         loop: The iterations.
     """
     writer = _BodyWriter(function, loop)
-    body = writer.body([each for each in loop.carried if _is_given_away(each, loop, storage)])
+    given_away = [each for each in loop.carried if _is_given_away(each, loop, function, storage)]
+    body = writer.body(given_away)
     args: tuple[tuple[str, Arg], ...] = (
         ("body", body.name),
         ("trip", len(loop.segments)),
@@ -45,22 +45,20 @@ def _refs(names: Iterable[str]) -> tuple[Ref, ...]:
     return tuple(map(Ref, names))
 
 
-def _is_given_away(carried: Carried, loop: Alike, storage: Storage) -> bool:
+def _is_given_away(carried: Carried, loop: Alike, function: Function, storage: Storage) -> bool:
     """Whether what is carried is written over what the iteration before has left.
 
-    Then nobody else reads what the first iteration is given.
+    Then nobody else reads that, nor what the first iteration is given: no op behind, and none in
+    this iteration or a later one, to which it may have been handed as a view.
     """
-    name, (at, _) = carried.first, carried.place
-    op, reads = loop.steps[at]
-    written = [
-        ref.name for argument in written_arguments(op.kind) for ref in refs(op.arg(argument))
-    ]
-    if not may_overwrite(op) or written != [name] or carried not in reads:
+    (at, _), first = carried.place, carried.first
+    if carried not in loop.steps[at].reads:
         return False
-    uses = Counter(each.first for each in loop.carried)
-    uses.update(read for step in loop.steps for read in step.reads if isinstance(read, str))
-    alone = uses[name] == 1 and storage.roots[name] == {name}
-    return alone and storage.is_dead(name, loop.segments[0].start + at)
+    read_twice = sum(each.first == first for each in loop.carried) > 1
+    ops = [(segment.start + at, function.ops[segment.start + at]) for segment in loop.segments]
+    before = [first, *(op.results[0] for _, op in ops[:-1])]
+    written = [may_overwrite(op) and overwritten(place, op, function, storage) for place, op in ops]
+    return written == before and not read_twice
 
 
 class _BodyWriter:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from autopar.base.errors import AnnotationError
 from autopar.ir.dims import SubDim
 from autopar.ir.expr.expression import Coord, Expr, IntExpr, axes_of, evaluate, substitute
+from autopar.ir.expr.facts import may_be
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.nothing import OF_NOTHING
 from autopar.ir.program import Arg, Op, OpDist
 from autopar.ir.rules.distribution import local_args, rank_call
 from autopar.ir.rules.local_arg import Grid, IfSplit, LocalArg, Offset, Size, Sizes
@@ -73,6 +75,24 @@ def block_call(found: Cutting, kind: str, axis: str, parts: int, piece: Piece) -
     kind, args = rank_call(found.rule, found.dist(axis, parts, piece.at), kind)
     return kind, {name: _at(arg, axis, piece) for name, arg in args.items()}
 
+
+def of_nothing(found: Cutting, size: IntExpr) -> tuple[tuple[str, str], ...]:
+    """Returns the plan of an op that looks for extrema among so many elements, which may be none.
+
+    Kernels refuse these then; of a sum they make 0 themselves.
+
+    Args:
+        found: The op as iterations share it.
+        size: How many elements an iteration has.
+    """
+    monoids = [part if isinstance(part, str) else "-" for part in found.results]
+    if _EXTREMA.isdisjoint(monoids) or not may_be(size, 0):
+        return ()
+    return ((OF_NOTHING, ",".join(monoids)),)
+
+
+_EXTREMA = frozenset(("max", "min"))
+"""The monoids of extrema."""
 
 _PARTS = 4
 """Of how many blocks it is seen that an argument grows with the first element alike."""

@@ -23,7 +23,7 @@ from autopar.ir.program import Op, Value
 from autopar.planning.chunk.cut import Cut
 from autopar.planning.chunk.halo import Held, Read, pieces_of
 from autopar.planning.chunk.levels import Level
-from autopar.planning.chunk.local import Call, Piece, block_call, local_dist, moved_call
+from autopar.planning.chunk.local import Call, Piece, block_call, local_dist, moved_call, of_nothing
 from autopar.planning.chunk.narrow import Narrowing
 from autopar.planning.chunk.reach import Reach
 from autopar.planning.chunk.region import Region
@@ -130,7 +130,8 @@ class LoopWriter:
             call = moved_call(found, op.kind, reach, piece)
         assert call is not None
         kind, args = call
-        local_op = replace(op.with_args(args), kind=kind, phase=self._phase(op))
+        plan = (*op.plan, *of_nothing(found, self.cut.size(piece.at)))
+        local_op = replace(op.with_args(args), kind=kind, phase=self._phase(op), plan=plan)
         if len(op.results) == 1 and written_arguments(kind):
             local_op = replace(local_op, plan=(*local_op.plan, (OVER, "operand")))
         return replace(local_op, dist=local_dist(op, found, reach.length))

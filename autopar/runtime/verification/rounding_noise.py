@@ -57,7 +57,8 @@ def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """
     if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
         return tensor
-    signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device) * 2 - 1
     wide = tensor.double() if tensor.dtype == torch.float64 else tensor.float()
+    # In the tensor's own precision: integers times a number are floats of 32 bits.
+    signs = torch.randint(0, 2, tensor.shape, generator=generator).to(wide) * 2 - 1
     moved = (wide * (1 + signs * torch.finfo(tensor.dtype).eps)).to(tensor.dtype)
     return torch.where(moved.isfinite() & (tensor != tensor.round()), moved, tensor)

@@ -16,7 +16,7 @@ as they come, and the update on the serial program's gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -194,8 +194,9 @@ def verify_mesh(
     allowed = tolerance
     if allowed is None:
         allowed = FORCED_TOLERANCE if forced else FREE_TOLERANCE
+    gradients = {name for name, value in serial.main.values.items() if value.role == GRADIENT}
     serial = unrolled(serial)
-    reference = _Reference(serial)
+    reference = _Reference(serial, gradients)
     expected = run_serial(serial, weights, inputs, reference.record)
     comparison = _Comparison(reference, mesh.deployment, forced, allowed)
     found = mesh.run(inputs, comparison.see)
@@ -250,9 +251,15 @@ def compare_outputs(
 
 
 class _Reference:
-    """The serial program's values, and what is known about each."""
+    """The serial program's values, and what is known about each.
 
-    def __init__(self, program: Program) -> None:
+    Args:
+        program: The program, without loops.
+        gradients: The names of whole gradients, which aren't sums of what some iterations have.
+    """
+
+    def __init__(self, program: Program, gradients: Collection[str]) -> None:
+        self.gradients = gradients
         self.tensors: dict[Key, Tensor] = {}
         self.values: dict[Key, Value] = {}
         self.roundings = roundings(program)
@@ -326,7 +333,7 @@ class _Comparison:
             piece = self._share(piece, layout, rank)
         else:
             self._judge(key, tensor, piece, (rank,))
-        gradient = self.reference.values[key].role == GRADIENT
+        gradient = key[1] in self.reference.gradients
         # A rank may write over what it goes on with, and others are still to be compared with that.
         return piece.clone() if self.forced or gradient else tensor
 
@@ -375,7 +382,7 @@ class _Comparison:
         return found
 
     def _gradients(self) -> list[Key]:
-        return [key for key in self.judged if self.reference.values[key].role == GRADIENT]
+        return [key for key in self.judged if key[1] in self.reference.gradients]
 
     def _difference(self, key: Key, judged: _Judged) -> Difference:
         kind, loc = self.reference.ops[key[1]]

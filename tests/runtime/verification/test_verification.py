@@ -10,6 +10,7 @@ import torch
 from autopar.ir.text import parse_program
 from autopar.runtime.api import verify
 from autopar.runtime.verification.verification import Verification, compare, compare_outputs
+from tests.end_to_end.test_chunks import Attention, compiled
 from tests.runtime.programs import MLP, MLP_SERIAL, build, deploy
 
 
@@ -116,3 +117,18 @@ def test_a_cast_of_halves_is_judged_as_halves() -> None:
     off = {label: tensor + 5e-4 for label, tensor in found.items()}
     judged = compare_outputs(off, found, 1e-4, program)
     assert {label: difference.ok for label, difference in judged.items()} == {"w": False, "y": True}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gradient_that_is_zero_but_for_rounding_passes(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """That of a bias of keys, which is put together of what two heads have."""
+    torch.manual_seed(0)
+    model, batch = Attention().to(dtype), (torch.randn(4, 7, 8).to(dtype),) * 2
+    step = compiled(model, batch, "2", chunks={"soft": (1, 2)}, strategy="tensor:0")
+    step.save(tmp_path)
+    result = verify(tmp_path, batch)
+    assert result.ok
+    parameters = [name for name, _ in model.named_parameters()]
+    assert sorted(result.gradients) == sorted(f"grad/{name}" for name in parameters)
