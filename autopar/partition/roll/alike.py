@@ -114,7 +114,7 @@ def _is_closed(function: Function, loop: Alike) -> bool:
 def _look_alike(function: Function, iterations: Sequence[Sequence[Op]]) -> bool:
     """Whether ops at the same place in all iterations are of a kind, and of the same types."""
     first = iterations[0]
-    if any(len(each) != len(first) for each in iterations) or not all(map(_may_roll, first)):
+    if any(len(each) != len(first) or not all(map(_may_roll, each)) for each in iterations):
         return False
     if len({fixed_of(op.dist) for op in first}) > 1:
         return False

@@ -34,7 +34,7 @@ def rolled(function: Function, storage: Storage, loop: Alike) -> tuple[Op, Funct
         ("carried", _refs(each.first for each in loop.carried)),
         ("invariant", _refs(writer.invariant)),
     )
-    (first, *_) = (step.op for step in loop.steps)
+    first = loop.steps[0].op
     phases = {step.op.phase for step in loop.steps}
     phase = first.phase if len(phases) == 1 else "backward"
     op = replace(first, kind=REPEAT, args=args, results=tuple(loop.left), phase=phase)
