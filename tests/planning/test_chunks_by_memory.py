@@ -140,6 +140,38 @@ def test_more_memory_is_never_slower() -> None:
     assert taken == sorted(taken)
 
 
+class Layers(nn.Module):
+    """Residual layers: what is largest is within, and is best cut along what is summed there."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def layers(**said: Any) -> CompiledModel:
+    torch.manual_seed(0)
+    model, x = Layers(), torch.randn(256, 16)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = {"mesh": "1", "loss": F.mse_loss, "optimizer": optimizer, "effort": EFFORT, **said}
+    return autopar.compile(model, (x, x), **said)
+
+
+def test_a_limit_finds_what_a_pin_along_the_batch_finds() -> None:
+    pinned = layers(chunks={"add": (0, 16)})
+    held = peak_rank_timeline(pinned.partitioned).peak_bytes
+    within = peak_rank_timeline(layers(chunks={"layers.*": (1, 16)}).partitioned).peak_bytes
+    found = peak_rank_timeline(layers(memory=held).partitioned).peak_bytes
+    assert found <= held < within
+
+
 def test_a_plan_says_what_is_in_chunks(tmp_path: Path) -> None:
     limit = peak(unlimited()) * 2 // 3
     first = compiled(memory=limit)
