@@ -121,8 +121,7 @@ def plainly_trained(mesh: str) -> tuple[list[float], Mapping[str, Tensor]]:
 
 @cache
 def offloaded() -> CompiledModel:
-    """Chunks would be possible."""
-    return compiled(cluster=FAST, memory=peak(unlimited()) // 2, chunks=None)
+    return compiled(cluster=FAST, memory=peak(unlimited()) // 2)
 
 
 @cache
