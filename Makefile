@@ -14,6 +14,8 @@ PYTEST_ARGS ?= -q -n 2 --dist worksteal
 CASES ?= 10000
 
 BIN := $(VENV)/bin
+# Of targets that install nothing: a machine with a GPU has a torch of its own.
+GPU_PYTHON ?= $(firstword $(wildcard $(BIN)/python) python3)
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 FETCHED := .models/.fetched
@@ -21,7 +23,7 @@ FETCHED := .models/.fetched
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev models run test test-models test-training test-zoo-wide test-reshards validate-rules test-faults test-fuzz test-soak op-database onnx-suite lint format bench bench-ops proto clean
+.PHONY: help install dev models run test test-models test-training test-zoo-wide test-reshards validate-rules test-faults test-fuzz test-soak test-gpu bench-gpu op-database onnx-suite lint format bench bench-ops proto clean
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -67,6 +69,9 @@ test-zoo-wide: $(INSTALLED) ## Judge every model type of transformers, and other
 	$(ONE_THREAD) $(BIN)/python -m tests.sweep; \
 		found=$$?; $(BIN)/python -m tests.sweep --report docs/models.md && exit $$found
 
+test-gpu: ## Test on one GPU what a CPU can't show, by GPU_PYTHON, which installs nothing (8 minutes).
+	PYTHONPATH="$(CURDIR)" $(GPU_PYTHON) -m pytest -q -rs -p no:cacheprovider -m "slow or not slow" tests/gpu
+
 test-faults: $(INSTALLED) $(FETCHED) ## Inject every fault at least once (up to half an hour).
 	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS) -m faults
 
@@ -103,6 +108,9 @@ bench: $(INSTALLED) ## Measure compile time and build size, small mesh against l
 	$(ONE_THREAD) $(BIN)/python benchmarks/random_ops.py
 	$(ONE_THREAD) $(BIN)/python benchmarks/communication.py
 	$(ONE_THREAD) $(BIN)/python benchmarks/zoo_communication.py
+
+bench-gpu: ## Measure training steps on one GPU beside torch.compile, by GPU_PYTHON (8 minutes).
+	PYTHONPATH="$(CURDIR)" $(GPU_PYTHON) benchmarks/gpu.py $(BENCH_ARGS)
 
 bench-ops: $(INSTALLED) ## Count what DTensor and autopar make of PyTorch's operator database (long).
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.op_coverage --jobs 2 --wrong

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autopar.annotate import MeshLike
 from autopar.base.arguments import PATH, expect
@@ -17,6 +18,9 @@ from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
 from autopar.pipeline import CompileOptions, compile_program
 from autopar.pipeline.widths import Stages
+
+if TYPE_CHECKING:
+    import torch
 
 
 def compile_onnx(
@@ -35,7 +39,7 @@ def compile_onnx(
     strategy: str | None = "",
     shard: Mapping[str, Sequence[Entry]] | None = None,
     cluster: str | Cluster = "cpu",
-    device: str | None = None,
+    device: str | torch.device | None = None,
     placement: Placement = "identity",
     memory: str | int | None = None,
     time_limit: float | None = None,
@@ -74,8 +78,9 @@ def compile_onnx(
             `none` or None for nothing but pins and marks.
         shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster; `cpu` by default.
-        device: What the program is for: `cpu` or `cuda`, the type of the ranks' devices; by default
-            what the cluster's are. It has no op that only another device has a kernel for.
+        device: What the program is for: `cpu` or `cuda`, the type of the ranks' devices, or a
+            `torch.device` of it; by default what the cluster's are. It has no op that only another
+            device has a kernel for.
         placement: Which logical process each rank carries out: `identity`, its own number, by
             default; `auto`, the axis that communicates most on the fastest links; or ids.
         memory: What a device may hold at once, parameters, optimizer state and batch included:

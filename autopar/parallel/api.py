@@ -31,7 +31,7 @@ from autopar.completion.presets.table import KEEPING
 from autopar.cost import Cluster
 from autopar.frontend.torch import Dynamic
 from autopar.frontend.torch.step.batch import call_arguments
-from autopar.ir.devices import CPU, DEVICES
+from autopar.ir.devices import CPU, DEVICES, type_of
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
@@ -73,7 +73,7 @@ def parallelize(
     strategy: str | None = "",
     shard: Mapping[str, Sequence[Entry]] | None = None,
     cluster: str | Cluster = "cpu",
-    device: str | None = None,
+    device: str | torch.device | None = None,
     placement: Placement = "identity",
     memory: str | int | None = None,
     time_limit: float | None = None,
@@ -144,8 +144,9 @@ def parallelize(
             `none` or None for nothing but pins and marks.
         shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster; `cpu` by default.
-        device: What the program is for: `cpu` or `cuda`, the type of the ranks' devices; by default
-            what the cluster's are. It has no op that only another device has a kernel for.
+        device: What the program is for: `cpu` or `cuda`, the type of the ranks' devices, or a
+            `torch.device` of it; by default what the cluster's are. It has no op that only another
+            device has a kernel for.
         placement: Which logical process each rank carries out: `identity`, its own number, by
             default; `auto`, the axis that communicates most on the fastest links; or ids.
         memory: What a device may hold at once, parameters, optimizer state and batch included:
@@ -223,16 +224,16 @@ _OUTPUTS = Kind(
 )
 
 
-def _type_of(where: torch.device, device: str | None) -> str:
+def _type_of(where: torch.device, device: str | torch.device | None) -> str:
     """Returns the type of the device that programs are for: the one where the model is.
 
     Raises:
         InvalidInputError: If the caller says another one.
     """
-    if device not in (None, where.type):
+    if device is not None and type_of(device) != where.type:
         raise InvalidInputError(
-            f"device={device!r}, but this rank computes on {where}, where the model or its mesh is;"
-            " leave device= out, or move the model there"
+            f"device={type_of(device)!r}, but this rank computes on {where}, where the model or its"
+            " mesh is; leave device= out, or move the model there"
         )
     return where.type if where.type in DEVICES else CPU
 

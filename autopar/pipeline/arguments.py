@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from autopar.annotate import MeshLike
-from autopar.base.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect, one_name, one_of
+from autopar.base.arguments import MAPPING, PATH, TEXT, WHOLE, Kind, expect, one_of
 from autopar.cost import Cluster
-from autopar.ir.devices import DEVICES
+from autopar.ir.devices import DEVICES, type_of
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
+
+if TYPE_CHECKING:
+    import torch
 
 
 class CompileArguments(TypedDict, total=False):
@@ -31,8 +34,9 @@ class CompileArguments(TypedDict, total=False):
             `none` or None for nothing but pins and marks.
         shard: Pins: a dims_mapping by name pattern, such as a parameter's name in the state dict.
         cluster: The hardware: a profile's name, a YAML file, or a Cluster; `cpu` by default.
-        device: What the program is for: `cpu` or `cuda`, the type of the ranks' devices; by default
-            what the cluster's are. It has no op that only another device has a kernel for.
+        device: What the program is for: `cpu` or `cuda`, the type of the ranks' devices, or a
+            `torch.device` of it; by default what the cluster's are. It has no op that only another
+            device has a kernel for.
         placement: Which logical process each rank carries out: `identity`, its own number, by
             default; `auto`, the axis that communicates most on the fastest links; or ids.
         memory: What a device may hold at once, parameters, optimizer state and batch included:
@@ -54,7 +58,7 @@ class CompileArguments(TypedDict, total=False):
     strategy: str | None
     shard: Mapping[str, Sequence[Entry]] | None
     cluster: str | Cluster
-    device: str | None
+    device: str | torch.device | None
     placement: Placement
     memory: str | int | None
     time_limit: float | None
@@ -105,7 +109,10 @@ EXPECTED: Mapping[str, Kind] = {
     "strategy": replace(TEXT, words="a text, as 'data:0,tensor:1'").or_none,
     "shard": replace(MAPPING, words="a dict, as {'*.weight': [-1, 'tp']}").or_none,
     "cluster": CLUSTER,
-    "device": one_name(DEVICES).or_none,
+    "device": Kind(
+        lambda value: value is None or type_of(value) in DEVICES,
+        f"{' or '.join(map(repr, DEVICES))}, or a torch.device",
+    ),
     "placement": Kind(
         lambda value: TEXT.fits(value) or _IDS.fits(value),
         "'identity', 'auto', or the process id of each rank, as (0, 2, 1, 3)",

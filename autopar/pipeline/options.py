@@ -28,7 +28,7 @@ from autopar.base.errors import AnnotationError, InvalidInputError
 from autopar.base.units import parse_limit
 from autopar.completion.presets.strategy import AUTO, parse_strategy
 from autopar.cost import Cluster
-from autopar.ir.devices import CPU
+from autopar.ir.devices import CPU, type_of
 from autopar.ir.memory.transfers import EITHER, PLACES
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.program import Program
@@ -345,7 +345,7 @@ def _said(arguments: CompileArguments, pins: tuple[Pin, ...], spelled: Spelling)
     options = CompileOptions(
         mesh=mesh,
         cluster=hardware,
-        device=said["device"] or hardware.device_type,
+        device=type_of(said["device"] or hardware.device_type),
         strategy=None if strategy == NO_PRESETS else strategy,
         pins=pins,
         placement=_placed(said["placement"], mesh),

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
+import torch
+
 from autopar.base.arguments import CALLABLE, FLAG, PATH, Kind, expect
 from autopar.base.errors import InvalidInputError
 from autopar.ir.builds.files import Build, read_build
@@ -28,6 +30,7 @@ class Opening(TypedDict, total=False):
     """How a build is opened: what `load` takes and explains, for type checkers."""
 
     virtual: bool
+    device: torch.device | str
     init: MakeModel | None
     resume: str | Path | None
     weights: str | Path | Sequence[str | Path]
@@ -59,6 +62,7 @@ def load(
     kind: type[Trainer] | type[Session] | None = None,
     *,
     virtual: bool = False,
+    device: torch.device | str = "cpu",
     init: MakeModel | None = None,
     resume: str | Path | None = None,
     weights: str | Path | Sequence[str | Path] = (),
@@ -86,6 +90,7 @@ def load(
             default the one that it is for; type checkers take it for a trainer then.
         virtual: Whether all ranks of a build that trains run in this process instead, without a
             job; what follows from `backend` on doesn't count then.
+        device: Where this process computes then, as `cuda`; in a job, ranks choose for themselves.
         init: The model's constructor, as `lambda: GPT(config)`. Parameters and buffers start with
             the values that it gives them, but for those that a file in `weights` has; by
             default with those that the model had when it was compiled. See
@@ -123,6 +128,8 @@ def load(
     expect(CALLABLE.or_none, init=init)
     expect(PATH.or_none, resume=resume)
     expect(FLAG, virtual=virtual)
+    if not virtual and str(device) != "cpu":
+        raise InvalidInputError("ranks choose their devices, so leave out device=, or say virtual=")
     joined: dict[str, Any] = {
         "backend": backend,
         "timeout": timeout,
@@ -136,7 +143,7 @@ def load(
     found: Trainer | Session
     if _as(kind, file) is Trainer:
         trained: dict[str, Any] = {"virtual": virtual, "seed": seed, "check_loss": check_loss}
-        found = open_trainer(build, weights=weights, **trained, **joined)
+        found = open_trainer(build, weights=weights, device=device, **trained, **joined)
     else:
         _check_session(build, virtual, seed, check_loss)
         found = Session(build, weights=weights, **joined)

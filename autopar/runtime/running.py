@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autopar.base.arguments import FLAG, expect, one_of, shown
+from autopar.base.arguments import FLAG, expect
 from autopar.base.errors import InvalidInputError
 from autopar.ir.builds.files import read_build
 from autopar.runtime.execute.serial import run_serial, whole_weights
 from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.job.device import device_for_all
 from autopar.runtime.job.launcher import launch
 from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.ports.open_inputs import ranks_for, serial_for
@@ -28,7 +29,7 @@ def run(
     virtual: bool = False,
     serial: bool = False,
     updates: bool = False,
-    device: str = "cpu",
+    device: torch.device | str = "cpu",
     backend: str = "auto",
     timeout: float = DEFAULT_TIMEOUT,
     start_timeout: float = DEFAULT_START_TIMEOUT,
@@ -48,7 +49,7 @@ def run(
         virtual: Whether all ranks run in this process instead, without a process group.
         serial: Whether the program for one device runs in this process instead.
         updates: Whether new content of parameters and other state is returned too.
-        device: Where the serial program runs.
+        device: Where this process computes, if `virtual` or `serial`.
         backend: Of processes: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: what the build
             is for.
         timeout: Of processes: seconds that each collective waits for other ranks.
@@ -62,7 +63,6 @@ def run(
         RuntimeFailure: If an op or a rank fails, or the ranks' collectives don't match.
     """
     expect(FLAG, virtual=virtual, serial=serial, updates=updates)
-    expect(_DEVICE, device=device)
     started = {
         "backend": backend,
         "timeout": timeout,
@@ -78,9 +78,9 @@ def run(
     if serial:
         _refuse_other("the serial program is run", {"updates": updates}, {"updates": False})
         return _run_serial(build, inputs, device)
-    _refuse_other("ranks choose their devices", {"device": device}, {"device": "cpu"})
     if virtual:
-        return _run_virtual(build, inputs, updates)
+        return _run_virtual(build, inputs, updates, device)
+    _refuse_other("ranks choose their devices", {"device": str(device)}, {"device": "cpu"})
     return launch(build, inputs, updates=updates, **started)  # type: ignore[arg-type]
 
 
@@ -108,32 +108,25 @@ def _is_usual(value: object, usual: object) -> bool:
 
 
 def _run_virtual(
-    build: str | Path, inputs: Arrays | Sequence[Any], updates: bool
+    build: str | Path,
+    inputs: Arrays | Sequence[Any],
+    updates: bool,
+    device: torch.device | str,
 ) -> dict[str, Tensor]:
     found = read_build(build)
+    where = device_for_all(device, found)
     tensors = labelled_inputs(found.serial, inputs)
     deployment = ranks_for(found.deployment, found.serial, tensors)
     with WeightFile(build=found) as weights:
-        mesh = VirtualMesh(deployment, weights)
+        mesh = VirtualMesh(deployment, weights, device=where)
     return mesh.run(tensors, updates=updates, write=True)
 
 
 def _run_serial(
-    build: str | Path, inputs: Arrays | Sequence[Any], device: str
+    build: str | Path, inputs: Arrays | Sequence[Any], device: torch.device | str
 ) -> dict[str, Tensor]:
     found = read_build(build)
+    where = device_for_all(device, found)
     tensors = labelled_inputs(found.serial, inputs)
-    _check_device(device)
     serial = serial_for(found.serial, tensors)
-    return run_serial(serial, whole_weights(found), tensors, device=device)
-
-
-_DEVICE = one_of(str, torch.device, words="a device, as 'cpu'")
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, TypeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InvalidInputError(f"device={shown(device)} can't be used: {reason}") from error
+    return run_serial(serial, whole_weights(found), tensors, device=str(where))

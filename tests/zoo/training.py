@@ -35,6 +35,8 @@ relative error of its gradient: much of a step, where the gradient is zero but f
 FREE = 2.5
 """Of a learning rate: how far a step may take an element whose gradient is nothing but rounding."""
 
+CPU = torch.device("cpu")
+
 Pins = Mapping[str, Sequence[Entry]]
 
 
@@ -74,9 +76,9 @@ def train_eagerly(example: Example) -> Trained:
     return Trained(losses, dict(model.state_dict()), slack)
 
 
-def train_on_mesh(build: Path, example: Example) -> Trained:
-    """Trains a build on the virtual mesh."""
-    with autopar.load(build, virtual=True) as trainer:
+def train_on_mesh(build: Path, example: Example, place: torch.device = CPU) -> Trained:
+    """Trains a build on the virtual mesh, all ranks on one device."""
+    with autopar.load(build, virtual=True, device=place) as trainer:
         losses = [trainer.step(example.batch(number)).item() for number in range(STEPS)]
         return Trained(losses, dict(trainer.state_dict()), {})
 

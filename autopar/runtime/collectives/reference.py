@@ -108,7 +108,7 @@ def window_of(whole: Tensor, dim: int, exchange: Redistribution, member: int) ->
     """Returns what a member of a redistribution gets, element by element."""
     low, high = exchange.interval(member)
     size, fill = exchange.size, exchange.window.fill
-    at = torch.arange(low, high)
+    at = torch.arange(low, high, device=whole.device)
     inside = (at >= 0) & (at < size)
     if fill == "none":
         return _entries(whole, dim, at[inside])

@@ -26,6 +26,7 @@ from autopar.ir.program import Op, Program, Value
 from autopar.runtime.agree.agreement import Agreement
 from autopar.runtime.agree.shared_lines import NUMBERS
 from autopar.runtime.collectives.groups import members_by_rank, virtual_groups
+from autopar.runtime.collectives.host_transfers import settle
 from autopar.runtime.collectives.reference import collective
 from autopar.runtime.execute.describe import describe_op
 from autopar.runtime.execute.emit import emit
@@ -90,12 +91,15 @@ class VirtualMesh:
         weights: The weights of all ranks; each rank gets its pieces.
         in_place: How new content is written into the ranks' weights. By default it takes their
             place after a run, and ranks share equal pieces.
+        device: Where all ranks compute.
     """
 
-    device = torch.device("cpu")
-
     def __init__(
-        self, deployment: Deployment, weights: WeightFile, in_place: InPlace | None = None
+        self,
+        deployment: Deployment,
+        weights: WeightFile,
+        in_place: InPlace | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         # What is written in place must not be shared between ranks.
         cache: dict[tuple[str, Box], Tensor] = {}
@@ -105,9 +109,11 @@ class VirtualMesh:
         def read(rank: int, program: Program) -> dict[str, Tensor]:
             written = None if in_place else Keeping(program).written
             pieces = {} if in_place else cache
-            found = read_weights(program, weights, "cpu", pieces, self.absent, written=written)
+            where = str(self.device)
+            found = read_weights(program, weights, where, pieces, self.absent, written=written)
             return {name: each for name, each in found.items() if name not in begun}
 
+        self.device = torch.device(device)
         self.absent: set[str] = set()
         self.standing = Standing()
         self.agreement = Agreement()
@@ -119,7 +125,7 @@ class VirtualMesh:
         self._sizes = sizes = planned_sizes(deployment.programs[0])
         self.deployment = deployment = deployment_at(deployment, sizes) if sizes else deployment
         self.members = members_by_rank(deployment)
-        self.ranks = tuple(_load_ranks(deployment, read, self._in_place))
+        self.ranks = tuple(_load_ranks(deployment, read, self._in_place, self.device))
         self._keeping = keeping_by_rank(self.programs)
 
     def variant(self, deployment: Deployment) -> VirtualMesh:
@@ -183,9 +189,9 @@ class VirtualMesh:
         if write:
             writing_back.check(tensors)
         for rank in self.ranks:
-            begin_state(rank.program, NO_SIZES, rank.weights, "cpu")
+            begin_state(rank.program, NO_SIZES, rank.weights, self.device)
         arguments = {
-            at: rank_arguments(rank.program, tensors, rank.weights, "cpu")
+            at: rank_arguments(rank.program, tensors, rank.weights, str(self.device))
             for at, rank in enumerate(self.ranks)
         }
         with abandoned_raised():
@@ -219,7 +225,9 @@ class VirtualMesh:
         ]
         try:
             with torch.no_grad():
-                return dict(enumerate(_LockStep(steps, self.members).run()))
+                results = dict(enumerate(_LockStep(steps, self.members).run()))
+            settle(self.device)
+            return results
         except AutoparError as error:
             # Some ranks may have overwritten their state.
             self.standing.fail(error)
@@ -239,7 +247,7 @@ class VirtualMesh:
 
 
 def _load_ranks(
-    deployment: Deployment, read: ReadWeights, in_place: InPlace | None
+    deployment: Deployment, read: ReadWeights, in_place: InPlace | None, device: torch.device
 ) -> Iterator[VirtualRank]:
     expressions = [code_expressions(program) for program in deployment.programs]
     emitted: dict[tuple[int, tuple[IntExpr | None, ...]], tuple[Program, fx.GraphModule]] = {}
@@ -249,7 +257,7 @@ def _load_ranks(
         known = entry.program, code_key(expressions[entry.program], coords)
         if known not in emitted:
             program = specialize_functions(shared, coords)
-            module = emit(program, virtual_groups(deployment, rank), in_place=in_place)
+            module = emit(program, virtual_groups(deployment, rank), device, in_place)
             emitted[known] = program, module
         program, module = emitted[known]
         program = replace(program, signature=specialize_signature(shared, coords))

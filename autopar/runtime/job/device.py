@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.base.errors import RuntimeFailure
+from autopar.base.arguments import expect, one_of, shown
+from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.base.units import counted
 from autopar.ir.builds.files import Build
 from autopar.ir.devices import CPU, CUDA
@@ -75,6 +76,33 @@ def check_device(device: torch.device, build: Build) -> None:
     )
 
 
+def device_for_all(device: torch.device | str, build: Build) -> torch.device:
+    """Returns the device on which one process computes what a build's ranks do.
+
+    A CPU computes what any build does.
+
+    Args:
+        device: As the user names it, as `cuda` or `cuda:1`.
+        build: What it is to run.
+
+    Raises:
+        InvalidInputError: If there is no such device, or the build is for devices of another type.
+    """
+    expect(_DEVICE, device=device)
+    try:
+        found = torch.empty(0, device=device).device
+    except (RuntimeError, TypeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidInputError(f"device={shown(str(device))} can't be used: {reason}") from error
+    wanted = build.manifest.device
+    if wanted not in ("", found.type) and found.type != CPU:
+        raise InvalidInputError(
+            f"device={shown(str(device))}: {build.path} was compiled for {wanted}; compile the"
+            f" model again with device={found.type!r}, or leave it out here"
+        )
+    return found
+
+
 def backend_of(device: torch.device) -> str:
     """Returns the backend of the process groups that send from a device."""
     return "nccl" if device.type == "cuda" else "gloo"
@@ -98,3 +126,6 @@ def _device_of(backend: str, processes: Processes) -> torch.device:
             " backend gloo"
         )
     return torch.device("cuda", processes.local_rank)
+
+
+_DEVICE = one_of(str, torch.device, words="a device, as 'cpu'")

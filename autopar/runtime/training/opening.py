@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from autopar.base.arguments import FLAG, WHOLE, expect
 from autopar.ir.builds.files import read_build
 from autopar.runtime.execute.distributed import JobRank, read_or_tell
 from autopar.runtime.execute.gate import Gate
 from autopar.runtime.execute.ranks import Ranks
 from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.job.device import device_for_all
 from autopar.runtime.training.trainer import Trainer
 from autopar.runtime.weights.weights import WeightFile, weight_paths
 
@@ -20,6 +23,7 @@ def open_trainer(
     build: str | Path,
     *,
     virtual: bool = False,
+    device: torch.device | str = "cpu",
     seed: int | None = None,
     check_loss: bool = True,
     weights: str | Path | Sequence[str | Path] = (),
@@ -30,6 +34,7 @@ def open_trainer(
     Args:
         build: The folder of a training build.
         virtual: Whether all ranks run in this process instead, without a job.
+        device: Where they compute then.
         seed: What the random numbers of all steps depend on; by default the build's own.
         check_loss: Whether a step whose loss isn't finite is refused. Looking at the loss makes
             the host wait for an accelerator once per step.
@@ -48,7 +53,8 @@ def open_trainer(
     found = read_build(build) if virtual else read_or_tell(build, **options)
     if virtual:
         with WeightFile(*weight_paths(weights), build=found) as file:
-            ranks: Ranks = VirtualMesh(found.deployment, file, gate.in_place)
+            where = device_for_all(device, found)
+            ranks: Ranks = VirtualMesh(found.deployment, file, gate.in_place, where)
     else:
         ranks = JobRank(build, in_place=gate.in_place, weights=weights, **options)
     values = found.serial.main.values

@@ -8,10 +8,16 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.base.errors import RuntimeFailure
+from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.ir.builds.files import Build
 from autopar.ir.builds.manifest import Manifest
-from autopar.runtime.job.device import backend_for, backend_of, check_device, choose_device
+from autopar.runtime.job.device import (
+    backend_for,
+    backend_of,
+    check_device,
+    choose_device,
+    device_for_all,
+)
 from autopar.runtime.job.processes import Processes
 
 
@@ -60,6 +66,15 @@ def build_for(device: str) -> Build:
 )
 def test_builds_run_where_they_are_for(device: str, wanted: str) -> None:
     check_device(torch.device(device), build_for(wanted))
+
+
+def test_one_process_computes_where_a_build_is_for_or_on_a_cpu() -> None:
+    for device in ("cpu", torch.device("cpu")):
+        assert device_for_all(device, build_for("cuda")) == torch.device("cpu")
+    with pytest.raises(InvalidInputError, match=r"device='meta': b was compiled for cuda; comp"):
+        device_for_all("meta", build_for("cuda"))
+    with pytest.raises(InvalidInputError, match=r"device='gpu' can't be used: "):
+        device_for_all("gpu", build_for("cuda"))
 
 
 def test_builds_for_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
