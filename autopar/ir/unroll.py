@@ -20,6 +20,7 @@ from autopar.ir.memory.accumulating import OVER, in_place
 from autopar.ir.ops.loops import (
     CARRY,
     CAT,
+    HOLD,
     LAST,
     LEAVES,
     PARTS,
@@ -36,13 +37,24 @@ from autopar.ir.program import MICROBATCH, Arg, Function, Loops, Op, Program, Re
 
 def unrolled(program: Program, but: str = "") -> Program:
     """Returns a program, serial or partitioned, without loops, but for one of this name."""
-    main = program.main
+    main = _without_holds(program.main)
     while loops := [op.loops for op in main.ops if op.loops and op.loops[-1][0] != but]:
         # Within one iteration of a loop those of the loops in it are one after another.
         name, trip = max(loops, key=len)[-1]
         main = _Unroller(with_seeds(main) if name == MICROBATCH else main, name, trip).function()
     main = _with_views(main)
     return program if main is program.main else program.with_main(main)
+
+
+def _without_holds(main: Function) -> Function:
+    """Returns a function in which iterations read what is held for them where it is."""
+    held = {op.results[0]: op.operands[0] for op in main.ops if op.kind == HOLD}
+    if not held:
+        return main
+    values = {name: value for name, value in main.values.items() if name not in held}
+    kept = (op for op in main.ops if op.kind != HOLD)
+    ops = (op.with_operands([held.get(name, name) for name in op.operands]) for op in kept)
+    return replace(main, values=values, ops=tuple(ops))
 
 
 def _with_views(main: Function) -> Function:

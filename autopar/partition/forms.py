@@ -60,8 +60,9 @@ class Forms:
             first use.
         names: Name of each form that exists from when it is made.
         windows: The windows through which it will be read in each lifetime, each group once.
-        gathered: Name of each form that exists in a lifetime: those larger than the first one.
-            A gathered parameter is gathered again for the backward pass.
+        gathered: Name of each form that exists in a lifetime: those larger than the first one,
+            and what loops make of them. A gathered parameter is gathered again for the backward
+            pass.
         cut: Name of each group of windows that exists, and of those that do in a lifetime.
         parents: The form that each needed one is made from in a lifetime.
         ways: The way in which each group of windows is made in a lifetime.
@@ -89,9 +90,10 @@ class Forms:
         if group not in needed:
             needed.append(group)
 
-    def add(self, layout: Layout, name: str, lifetime: Lifetime) -> None:
-        """Notes that a form exists."""
-        if layout == self.stored or not self.names or not self.is_gathered(layout):
+    def add(self, layout: Layout, name: str, lifetime: Lifetime, *, lasts: bool = True) -> None:
+        """Notes that a form exists; one that is larger, or that a loop makes, for one lifetime."""
+        kept = lasts and not (self.names and self.is_gathered(layout))
+        if layout == self.stored or kept:
             self.names[layout] = name
         else:
             self.gathered.setdefault(lifetime, {})[layout] = name
@@ -109,9 +111,9 @@ class Forms:
         """Returns the name of windows that can be read in a lifetime, if there are any."""
         return self.cut.get((None, group)) or self.cut.get((lifetime, group))
 
-    def add_windows(self, group: Group, name: str, lifetime: Lifetime) -> None:
-        """Notes that windows exist. Those of gathered blocks are there for one lifetime."""
-        lasting = not self.is_gathered(group[0].layout)
+    def add_windows(self, group: Group, name: str, lifetime: Lifetime, *, lasts: bool) -> None:
+        """Notes that windows exist. Those of gathered blocks, or in loops, do for one lifetime."""
+        lasting = lasts and not self.is_gathered(group[0].layout)
         self.cut[None if lasting else lifetime, group] = name
 
     def source(self, layout: Layout, lifetime: Lifetime, prices: Prices) -> Layout:

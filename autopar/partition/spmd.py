@@ -221,7 +221,7 @@ class _FunctionPartitioner:
                 local = replace(value, name=result, shape=step.shape, role=role)
                 self.values[result] = replace(local, dist=None, origin=origin)
                 known = result
-            forms.add_windows(group, known, lifetime)
+            forms.add_windows(group, known, lifetime, lasts=self._lasts(name, reader))
         return known
 
     def _prices(self, name: str) -> Prices:
@@ -248,7 +248,8 @@ class _FunctionPartitioner:
             steps.append(LocalStep(*emitted.alias(), layout))
         for step in steps[:-1]:
             current = self._add_step(value, step, current, origin, reader)
-        result = self._add_form(value, layout, origin, lifetime)
+        lasts = self._lasts(name, reader)
+        result = self._add_form(value, layout, origin, lifetime, lasts=lasts)
         self._append(steps[-1].kind, current, steps[-1].args, result, layout, origin, reader)
 
     def _add_step(
@@ -282,13 +283,23 @@ class _FunctionPartitioner:
             )
         )
 
+    def _lasts(self, name: str, reader: Op) -> bool:
+        """Returns whether what is made for a reader, where it is, is there behind its loops too."""
+        return len(reader.loops) <= self.depths[name]
+
     def _add_form(
-        self, value: Value, layout: Layout, origin: Origin | None, lifetime: Lifetime
+        self,
+        value: Value,
+        layout: Layout,
+        origin: Origin | None,
+        lifetime: Lifetime,
+        *,
+        lasts: bool = True,
     ) -> str:
         """Adds a form of a value; the one it is stored in keeps the value's name."""
         stored = layout == self.stored[value.name]
         name = value.name if stored else self._fresh(value.name)
-        self.forms[value.name].add(layout, name, lifetime)
+        self.forms[value.name].add(layout, name, lifetime, lasts=lasts)
         return self._add_value(value, name, layout, value.origin if stored else origin)
 
     def _add_value(self, value: Value, name: str, layout: Layout, origin: Origin | None) -> str:

@@ -2,7 +2,8 @@
 
 Autograd hands views of parameters that the forward pass took on to the backward pass. Where the
 parameter is gathered before the view, that would keep it alive in between. A view costs nothing.
-What a loop puts together of its iterations is no view: it would take the whole loop again.
+What a loop puts together of its iterations is no view: it would take the whole loop again. Nor is
+what is held for one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autopar.completion.prepare.common_subexpressions import is_move
-from autopar.ir.ops.loops import LEAVES
+from autopar.ir.ops.loops import HOLD, LEAVES
 from autopar.ir.program import STORED_ROLES, Function, Lifetime, Op, Value
 
 
@@ -40,7 +41,7 @@ class _Renewal:
             self.ops.append(op.with_operands(names))
             if op.operands and self.owned.issuperset(op.operands):
                 self.owned.update(op.results)
-                if op.kind not in LEAVES and is_move(op, self.function):
+                if op.kind not in (*LEAVES, HOLD) and is_move(op, self.function):
                     self.views[op.results[0]] = op
         return replace(self.function, values=self.values, ops=tuple(self.ops))
 

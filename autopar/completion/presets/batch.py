@@ -107,7 +107,7 @@ class PassedOn:
 
 
 def passed_on(graph: Graph) -> Mapping[int, PassedOn]:
-    """Returns what is made of a batch by ops without a rule, or put together of its pieces."""
+    """Returns what is made of a batch by ops without a rule, of its pieces, or in an iteration."""
     return graph.once(passed_on, lambda: _passed_on(graph))
 
 

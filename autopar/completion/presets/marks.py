@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autopar.completion.problem.graph import Graph, Node
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.expr.strides import is_within
+from autopar.ir.ops.loops import TAKE
 from autopar.ir.ops.shape.pieces import JOINS
 from autopar.ir.rules.rule import Dims, Rule
 
@@ -35,7 +36,7 @@ class Marks(dict[int, Stretch]):
         again: Whether it goes on where its pieces are put together.
 
     Attributes:
-        joined: The values in which pieces were put together.
+        joined: The values in which pieces were put together, and the parts that iterations take.
     """
 
     def __init__(self, graph: Graph, start: int, stretch: Stretch, *, again: bool = False) -> None:
@@ -70,6 +71,9 @@ class Marks(dict[int, Stretch]):
             if mark is None:
                 continue
             hit = factor_of(rule, rule.operands[position], mark)
+            if hit is not None and node.op.kind == TAKE and hit[0] not in splittable:
+                self._take(node)
+                continue
             if hit is None or hit[0] not in splittable:
                 self._pieces.update(result for result in node.results if result not in self)
                 continue
@@ -80,6 +84,13 @@ class Marks(dict[int, Stretch]):
                 made = _stretch_of(rule, dims, *hit)
                 if made is not None:
                     self.setdefault(result, made)
+
+    def _take(self, node: Node) -> None:
+        """Marks what an iteration takes of it: a part as good for being split as the whole."""
+        (result,), dim = node.results, node.op.arg("dim", 0)
+        assert isinstance(dim, int)
+        self[result] = Stretch(dim, 1, self._graph.values[result].global_shape[dim])
+        self.joined.add(result)
 
     def _hand_on_unknown(self, node: Node) -> None:
         """Marks what an op without a rule makes of a first dimension: one that is as long."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from autopar.base.errors import AnnotationError
 from autopar.completion.prepare.common_subexpressions import share_moves
+from autopar.completion.prepare.hold_weights import hold_weights
 from autopar.completion.prepare.renew_views import renew_views
 from autopar.completion.prepare.split_fused_weights import split_variants
 from autopar.completion.presets.place import place_pins
@@ -39,7 +40,7 @@ class Way:
     """A program as its ops are to be completed: as it is, or with fused weights taken apart.
 
     Attributes:
-        program: With views renewed and moves shared.
+        program: With views renewed, moves shared and weights held.
         calls: What is known of its ops.
     """
 
@@ -153,8 +154,8 @@ def graph_of(main: Function, calls: CallTable) -> Graph:
 
 
 def prepared(main: Function) -> Function:
-    """Returns a function as its ops are to be completed: views renewed, moves shared."""
-    return share_moves(renew_views(main))
+    """Returns a function as its ops are to be completed: see `autopar.completion.prepare`."""
+    return hold_weights(share_moves(renew_views(main)))
 
 
 def _prepared(program: Program) -> Program:

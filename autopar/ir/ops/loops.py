@@ -10,11 +10,12 @@ another:
     %total: f32[64, 64] = autopar.loop_reduce(%g, monoid="sum") loops(head=8)    of all
 
 Ops in a loop read its parts, what the iteration before has left, what they make of these, and
-whatever is there before. What others read of a loop are its reductions, as sums and maxima, what
-it puts together, and what the last iteration leaves: those are complete behind it. To their rules
-an iteration is a factor that isn't split. Loops nest: `loops(microbatch=4, head=8)` runs 32 times.
-What takes a part, or gets what is carried, stands in front of its loop, and so in the loops around
-that; what leaves a loop stands in it.
+whatever is there before; weights among it may be held for them, in front of the loop. What others
+read of a loop are its reductions, as sums and maxima, what it puts together, and what the last
+iteration leaves: those are complete behind it. To their rules an iteration is a factor that isn't
+split. Loops nest: `loops(microbatch=4, head=8)` runs 32 times. What takes a part, or gets what is
+carried, stands in front of its loop, and so in the loops around that; what leaves a loop stands in
+it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ LAST = "autopar.loop_last"
 
 SEED = "autopar.loop_seed"
 """A seed that is another one in each iteration; in the first one, the operand."""
+
+HOLD = "autopar.loop_hold"
+"""What all iterations (of `loop`) read, the operand, as it is brought to them in front of it."""
 
 ENTERS = (TAKE, CARRY, SEED)
 """The ops whose results are in a loop in front of which they stand."""
@@ -120,6 +124,12 @@ def parts(call: OpCall) -> Rule | None:
     return build_rule(call, [_of_parts(call, dims)], [results], whole=whole, linear=MOVED, work=0)
 
 
+def moved(call: OpCall) -> Rule | None:
+    """autopar.loop_hold: `... -> ...`."""
+    dims = factors("i", len(call.operands[0].shape))
+    return build_rule(call, [dims], [dims], linear=MOVED, work=0)
+
+
 def put_together(call: OpCall) -> Rule | None:
     """autopar.loop_cat: `b ... -> (t b) ...`."""
     dims = factors("i", len(call.operands[0].shape))
@@ -149,4 +159,5 @@ RULES: Table = {
     CARRY: whole,
     LAST: whole,
     SEED: pointwise(*FIRST),
+    HOLD: moved,
 }

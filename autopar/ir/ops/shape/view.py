@@ -16,7 +16,7 @@ from autopar.ir.expr.expression import (
     exact_quotient,
     prod,
 )
-from autopar.ir.ops.loops import CARRY, LAST, PARTS, TAKE
+from autopar.ir.ops.loops import CARRY, HOLD, LAST, PARTS, TAKE
 from autopar.ir.ops.shape.strided import VIEWS as STRIDED
 from autopar.ir.ops.table import MOVED, RuleFunction, Table, same
 from autopar.ir.rules.local_arg import Sizes
@@ -217,5 +217,5 @@ UNSAFE = frozenset(
 SAME_WITH_SAME_SIZES = frozenset((*RESHAPES, "aten.expand.default", "aten.slice.Tensor"))
 """Ops of one operand that return it as it is, where the result has its sizes."""
 
-FREE = frozenset((*STRIDED, *RESHAPES, "aten.flatten.using_ints", TAKE, PARTS, CARRY, LAST))
+FREE = frozenset((*STRIDED, *RESHAPES, "aten.flatten.using_ints", TAKE, PARTS, CARRY, LAST, HOLD))
 """Ops that take no time: their results are views, or nearly always are."""
