@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import platform
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from textwrap import wrap
 
 import torch
 import torch.distributed as dist
 
 from autopar.base.errors import AutoparError, InvalidInputError, RuntimeFailure
 from autopar.base.file import write_file
-from autopar.base.units import human_seconds
-from autopar.calibration.fit import Fit, LinkSample, fit_link
-from autopar.calibration.host import HostRates, measure_host, slowest
-from autopar.calibration.levels import Level, group_of, levels_of
-from autopar.calibration.measure import ComputeRates, measure_compute, measure_links
+from autopar.calibration.calibration import Calibration, described
+from autopar.calibration.clocks import clock_of
+from autopar.calibration.device import measure_device, slowest
+from autopar.calibration.levels import group_of, levels_of
+from autopar.calibration.measure import measure_links
+from autopar.calibration.meter import Meter
 from autopar.calibration.together import Together
-from autopar.cost import Cluster, LinkLevel
-from autopar.cost.cluster_text import cluster_text
-from autopar.cost.links import CollectiveCost, HostLink
+from autopar.ir.devices import CPU, CUDA
 from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.device import backend_of, choose_device
 from autopar.runtime.job.processes import Processes
@@ -35,83 +32,8 @@ from autopar.runtime.job.world import interface_of
 
 TIMEOUT = timedelta(minutes=5)
 
-DOUBTFUL = 0.25
-"""From this typical relative error on, plans that differ less are told apart by chance."""
-
 MOST_PROCESSES = 64
 """More than any host is asked to start by itself."""
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """A measured cluster.
-
-    Attributes:
-        cluster: The description.
-        fits: By level of links, the fit of each collective.
-        processes: How many processes measured.
-    """
-
-    cluster: Cluster
-    fits: Mapping[str, Mapping[str, Fit]]
-    processes: int
-
-    @property
-    def doubts(self) -> str:
-        """What to know of a fit that explains its measurements badly; "" if all are good."""
-        errors = [fit.typical_error for fits in self.fits.values() for fit in fits.values()]
-        bad = [error for error in errors if error > DOUBTFUL]
-        if not bad:
-            return ""
-        return (
-            f"{len(bad)} of {len(errors)} fits are typically more than {DOUBTFUL:.0%} off what was"
-            f" measured, up to {max(bad):.0%}, as where other programs run, or more processes than"
-            " cores: end other programs, start no more processes than a program will have, and"
-            " calibrate again; with these figures, don't trust smaller differences between plans"
-        )
-
-    def text(self) -> str:
-        """Returns the cluster file, with how it came about."""
-        how = [f"# Measured by {self.processes} processes at once on {platform.node()}."]
-        how += [
-            f"# {level}: {kind} within {fit.typical_error:.0%} of {fit.samples} samples, typically"
-            for level, fits in self.fits.items()
-            for kind, fit in fits.items()
-        ]
-        if self.doubts:
-            how += wrap(
-                f"Warning: {self.doubts}.", 100, initial_indent="# ", subsequent_indent="# "
-            )
-        return "\n".join([*how, cluster_text(self.cluster)])
-
-    def __str__(self) -> str:
-        """Returns the figures, and how well they fit, as text for a terminal."""
-        cluster = self.cluster
-        rates = ", ".join(f"{dtype} {rate / 1e9:.3g}" for dtype, rate in cluster.flops_per_second)
-        lines = [
-            f"{cluster.name}: {cluster.device}, {self.processes} at once",
-            f"products   {rates} Gflop/s each",
-            f"memory     {cluster.memory_bytes_per_second / 1e9:.3g} GB/s each;"
-            f" an op takes {human_seconds(cluster.launch_seconds)} to start",
-        ]
-        if (link := cluster.host_link) is not None:
-            lines.append(
-                f"host       {1 / link.beta_seconds_per_byte / 1e9:.3g} GB/s each way, and"
-                f" {human_seconds(link.alpha_seconds)}; it updates what waits there at"
-                f" {cluster.host_bytes_per_second / 1e9:.3g} GB/s for each"
-            )
-        if not self.fits:
-            lines.append(f"links      not measured by one process: those of {ASSUMED_LINKS!r}")
-        for level, fits in self.fits.items():
-            lines += ["", f"links {level:<13}   latency    per MiB   typical error"]
-            for kind, fit in fits.items():
-                per_mib = human_seconds(fit.beta_seconds_per_byte * 2**20)
-                latency = human_seconds(fit.alpha_seconds)
-                error = f"{fit.typical_error:.0%} of {fit.samples}"
-                lines.append(f"  {kind:<16} {latency:>10} {per_mib:>10}   {error}")
-        if self.doubts:
-            lines += ["", *wrap(f"Warning: {self.doubts}.", 79)]
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -122,10 +44,7 @@ class Settings:
     seconds: float
     name: str
     levels: str
-
-
-ASSUMED_LINKS = "cpu"
-"""The built-in cluster whose links stand in where a single process can't measure any."""
+    clock: str = ""
 
 
 def calibrate(
@@ -135,6 +54,8 @@ def calibrate(
     seconds: float = 0.4,
     name: str = "",
     levels: str = "",
+    device: str = "",
+    clock: str = "",
 ) -> Calibration | None:
     """Measures this machine.
 
@@ -149,18 +70,23 @@ def calibrate(
         levels: Name and size of each level of links, innermost first, as `host=8,rack=4`; by
             default hosts, as the launcher says, and the network between them. Ranks count up
             within a host, then within a rack.
+        device: `cpu` or `cuda`; by default what the backend says.
+        clock: What seconds are of: `wall`, what passes; `cpu`, what a process computes, so that
+            other programs aren't counted; or `events`, what passes on a GPU. By default `events`
+            on a GPU, and `wall` elsewhere. Links are always measured by what passes.
 
     Returns:
         The calibration; None on ranks other than 0.
 
     Raises:
         InvalidInputError: If processes are asked for under torchrun, or too many, or the levels
-            aren't made up of all processes.
+            aren't made up of all processes, or the device doesn't go with the backend or clock.
         RuntimeFailure: On all ranks, if they can't meet, or one of them fails, which it names.
     """
     known = Processes.from_environment()
+    settings = Settings(_backend_of(device, backend), seconds, name, levels, clock)
     if processes is None:
-        return _on_rank(known, Settings(backend, seconds, name, levels))
+        return _on_rank(known, settings)
     if known.size > 1 or "RANK" in os.environ:
         raise InvalidInputError("torchrun has started the processes; leave out --processes")
     if not 1 <= processes <= MOST_PROCESSES:
@@ -168,7 +94,24 @@ def calibrate(
             f"--processes {processes}: between 1 and {MOST_PROCESSES} can be started on one host"
         )
     levels_of(Processes(size=processes, local_size=processes), levels)
-    return _started(processes, Settings(backend, seconds, name, levels))
+    return _started(processes, settings)
+
+
+def _backend_of(device: str, backend: str) -> str:
+    """Returns the backend on a device that was asked for; the one that was, if none was."""
+    if not device:
+        return backend
+    if device not in _BACKENDS:
+        raise InvalidInputError(f"no device {device!r}: there are {', '.join(_BACKENDS)}")
+    if backend not in ("auto", _BACKENDS[device]):
+        raise InvalidInputError(
+            f"the backend {backend!r} doesn't go with the device {device!r}; leave one of them out"
+        )
+    return _BACKENDS[device]
+
+
+_BACKENDS = {CPU: "gloo", CUDA: "nccl"}
+"""By device."""
 
 
 def _started(count: int, settings: Settings) -> Calibration:
@@ -251,10 +194,10 @@ def _on_rank(
         on_failure: See `Supervisor`.
     """
     device = choose_device(settings.backend, processes)
-    levels, seconds = levels_of(processes, settings.levels), settings.seconds
+    levels = levels_of(processes, settings.levels)
+    meter = Meter(device, clock_of(settings.clock, device), settings.seconds)
     if processes.size == 1:
-        rates, host = measure_compute(device, seconds), _host_of(device, seconds)
-        return _described(processes, device, rates, {}, settings, host)
+        return described(processes, device, measure_device(meter), {}, settings.name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = backend_of(device)
@@ -263,8 +206,7 @@ def _on_rank(
         Together(processes, backend, TIMEOUT, on_failure) as ranks,
         ranks.reported(),
     ):
-        rates, host = _slowest(measure_compute(device, seconds), device), _host_of(device, seconds)
-        host = None if host is None else slowest(host, device)
+        found = slowest(measure_device(meter), processes.size)
         samples = {}
         for level in levels:
             groups = [group_of(processes, level, n, backend, TIMEOUT) for n in level.counts]
@@ -272,75 +214,7 @@ def _on_rank(
         dist.barrier()
     if processes.rank:
         return None
-    return _described(processes, device, rates, samples, settings, host)
-
-
-def _host_of(device: torch.device, seconds: float) -> HostRates | None:
-    """Returns what a device and its host take; nothing where the device is the host."""
-    return None if device.type == "cpu" else measure_host(device, seconds)
-
-
-def _slowest(rates: ComputeRates, device: torch.device) -> ComputeRates:
-    """Returns the rates of the slowest rank, for which all others wait."""
-    dtypes = list(rates.flops_per_second)
-    figures = [*rates.flops_per_second.values(), rates.bytes_per_second, 1 / rates.launch_seconds]
-    least = torch.tensor(figures, dtype=torch.float64, device=device)
-    dist.all_reduce(least, dist.ReduceOp.MIN)
-    *flops, copied, launches = least.tolist()
-    return ComputeRates(dict(zip(dtypes, flops, strict=True)), copied, 1 / launches)
-
-
-def _described(
-    processes: Processes,
-    device: torch.device,
-    rates: ComputeRates,
-    samples: Mapping[Level, Sequence[LinkSample]],
-    settings: Settings,
-    host: HostRates | None,
-) -> Calibration:
-    fitted = {level: fit_link(each) for level, each in samples.items()}
-    links = tuple(
-        LinkLevel(
-            level.name,
-            level.size,
-            together.alpha_seconds,
-            together.beta_seconds_per_byte,
-            collectives=tuple(
-                CollectiveCost(kind, fit.alpha_seconds, fit.beta_seconds_per_byte)
-                for kind, fit in sorted(by_kind.items())
-            ),
-        )
-        for level, (together, by_kind) in fitted.items()
-    )
-    cluster = Cluster(
-        settings.name or platform.node() or "measured",
-        _device_name(device),
-        _memory_bytes(device, processes.local_size),
-        rates.bytes_per_second,
-        tuple(sorted(rates.flops_per_second.items())),
-        links or Cluster.load(ASSUMED_LINKS).links,
-        launch_seconds=rates.launch_seconds,
-        device_type=device.type,
-    )
-    if host is not None:
-        link = HostLink("host", host.alpha_seconds, host.beta_seconds_per_byte)
-        rate = 1 / host.seconds_per_byte
-        cluster = replace(cluster, host_link=link, host_memory_bytes_per_second=rate)
-    fits = {level.name: by_kind for level, (_, by_kind) in fitted.items()}
-    return Calibration(cluster, fits, processes.size)
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"one process on {os.cpu_count()} CPU cores ({platform.machine()})"
-
-
-def _memory_bytes(device: torch.device, processes: int) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(total // processes)
+    return described(processes, device, found, samples, settings.name)
 
 
 def write_cluster(calibration: Calibration, path: Path) -> None:

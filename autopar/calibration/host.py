@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from autopar.calibration.measure import copy_rate, median_seconds
+from autopar.calibration.clocks import clock_of
+from autopar.calibration.measure import copy_rate
+from autopar.calibration.meter import Meter
 from autopar.runtime.collectives.host_transfers import end_offload, end_reload, offload, reload
 
 TRANSFERRED_BYTES = (1 << 12, 1 << 26)
@@ -19,6 +21,8 @@ COMPUTED_BYTES = 1 << 26
 """Bytes that the host computes of: more than its caches hold."""
 
 LEAST_SECONDS = 1e-9
+
+CPU_DEVICE = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -44,22 +48,20 @@ def measure_host(device: torch.device, seconds: float) -> HostRates:
         seconds: About how long each measurement may take.
     """
     least, most = TRANSFERRED_BYTES
+    meter = Meter(device, clock_of("wall", device), seconds)
+    host = Meter(CPU_DEVICE, clock_of("wall", CPU_DEVICE), seconds)
     few, many = (
-        median_seconds(
-            partial(_there_and_back, torch.ones(size // 4, device=device)), device, seconds
-        )
+        meter.seconds_of([partial(_there_and_back, torch.ones(size // 4, device=device))])
         for size in TRANSFERRED_BYTES
     )
     beta = max(many - few, LEAST_SECONDS) / 2 / (most - least)
     alpha = max(few / 2 - beta * least, LEAST_SECONDS)
-    return HostRates(alpha, beta, 1 / copy_rate(torch.device("cpu"), COMPUTED_BYTES, seconds))
+    return HostRates(alpha, beta, 1 / copy_rate(host, COMPUTED_BYTES))
 
 
-def slowest(rates: HostRates, device: torch.device) -> HostRates:
+def slowest_host(found: Sequence[HostRates]) -> HostRates:
     """Returns what the slowest rank takes, for which all others wait."""
-    most = torch.tensor(astuple(rates), dtype=torch.float64, device=device)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return HostRates(*most.tolist())
+    return HostRates(*map(max, *map(astuple, found))) if len(found) > 1 else found[0]
 
 
 def _there_and_back(tensor: Tensor) -> None:

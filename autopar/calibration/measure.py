@@ -11,11 +11,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
+from autopar.calibration.clocks import finish
 from autopar.calibration.fit import LinkSample
+from autopar.calibration.meter import Meter
 from autopar.cost.algorithms import POINT_TO_POINT
 from autopar.ir.dtypes import FLOATS
 from autopar.runtime.collectives.communication import (
@@ -37,9 +40,6 @@ COLLECTIVE_BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 REPEATS = 7
 """How often a collective is run."""
 
-SLICES, CALLS = 5, 50
-"""Slices of a measurement, and calls between looks at whether the device is done."""
-
 
 @dataclass(frozen=True)
 class ComputeRates:
@@ -56,68 +56,37 @@ class ComputeRates:
     launch_seconds: float
 
 
-def measure_compute(device: torch.device, seconds: float) -> ComputeRates:
-    """Returns what a device reaches, while all other ranks measure the same.
-
-    Args:
-        device: The rank's device.
-        seconds: About how long each measurement may take.
-    """
-    flops = {name: _product_rate(device, TORCH_DTYPES[name], seconds) for name in FLOATS}
-    copied = copy_rate(device, COPY_BYTES[device.type], seconds)
-    few = torch.ones(16, device=device)
-    launch = median_seconds(lambda: few + few, device, seconds)
+def measure_compute(meter: Meter) -> ComputeRates:
+    """Returns what a device reaches, while all other ranks measure the same."""
+    flops = {name: _product_rate(meter, TORCH_DTYPES[name]) for name in FLOATS}
+    copied = copy_rate(meter, COPY_BYTES[meter.device.type])
+    few = torch.ones(16, device=meter.device)
+    launch = meter.seconds_of([lambda: few + few])
     return ComputeRates({name: rate for name, rate in flops.items() if rate}, copied, launch)
 
 
-def _product_rate(device: torch.device, dtype: torch.dtype, seconds: float) -> float:
+def _product_rate(meter: Meter, dtype: torch.dtype) -> float:
     """Returns flop/s of the best size; 0 where the device has no such product."""
     best = 0.0
-    for size in PRODUCT_SIZES[device.type]:
+    for size in PRODUCT_SIZES[meter.device.type]:
         try:
-            a = torch.ones(size, size, device=device, dtype=dtype)
-            taken = median_seconds(lambda a=a: a @ a, device, seconds)  # type: ignore[misc]
+            a = torch.ones(size, size, device=meter.device, dtype=dtype)
+            taken = meter.seconds_of([partial(torch.matmul, a, a)])
         except (RuntimeError, NotImplementedError):
             return 0.0
         best = max(best, 2 * size**3 / taken)
     return best
 
 
-def copy_rate(device: torch.device, nbytes: int, seconds: float) -> float:
+def copy_rate(meter: Meter, nbytes: int) -> float:
     """Returns the bytes per second that an op on elements reads and writes.
 
     Args:
-        device: Where it runs.
+        meter: Measures where it runs.
         nbytes: Of each of its operands, and of its result.
-        seconds: About how long to measure.
     """
-    x = torch.ones(nbytes // 4, device=device)
-    return 3 * nbytes / median_seconds(lambda: x + x, device, seconds)
-
-
-def median_seconds(run: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """Returns the seconds of a call: the median over slices of time, each of many calls.
-
-    A slice is longer than the turns that processes take on a core, so what a call takes is what it
-    takes under load.
-    """
-    run()
-    found = []
-    for _ in range(SLICES):
-        calls, begin = 0, time.perf_counter()
-        while time.perf_counter() - begin < seconds / SLICES or not calls:
-            run()
-            calls += 1
-            if calls % CALLS == 0:
-                _finish(device)
-        _finish(device)
-        found.append((time.perf_counter() - begin) / calls)
-    return statistics.median(found)
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    x = torch.ones(nbytes // 4, device=meter.device)
+    return 3 * nbytes / meter.seconds_of([lambda: x + x])
 
 
 def measure_links(groups: Sequence[Group], device: torch.device) -> list[LinkSample]:
@@ -147,7 +116,7 @@ def _collective_seconds(run: Callable[[], object], device: torch.device) -> floa
         dist.barrier()
         start = time.perf_counter()
         run()
-        _finish(device)
+        finish(device)
         times.append(time.perf_counter() - start)
     return statistics.median(times)
 

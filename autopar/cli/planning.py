@@ -115,6 +115,26 @@ def plan_command(build: Path, output: Path | None) -> None:
     " one process measures its device, and no links.",
 )
 @BACKEND
+@click.option(
+    "--device",
+    type=click.Choice(("cpu", "cuda")),
+    default=None,
+    help="What to measure.  [default: as the backend says]",
+)
+@click.option(
+    "--clock",
+    type=click.Choice(("wall", "cpu", "events")),
+    default=None,
+    help="What seconds of ops are of: what passes, what the process computes, which other programs"
+    " don't change, or what passes on a GPU.  [default: events on a GPU, else wall]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.001, 60.0),
+    default=0.4,
+    show_default=True,
+    help="About how long each figure is measured; each of the families of ops an eighth of it.",
+)
 @click.option("--name", default="", help="The cluster's name.  [default: the host's]")
 @click.option(
     "--levels",
@@ -124,12 +144,20 @@ def plan_command(build: Path, output: Path | None) -> None:
 )
 @click.option("-q", "--quiet", is_flag=True, help="Don't print the figures.")
 def calibrate_command(
-    output: Path, processes: int | None, backend: str, name: str, levels: str, quiet: bool
+    output: Path,
+    processes: int | None,
+    backend: str,
+    device: str | None,
+    clock: str | None,
+    seconds: float,
+    name: str,
+    levels: str,
+    quiet: bool,
 ) -> None:
     """Measure this machine's devices and links, and write them as a cluster file.
 
     Processes measure all at once, so calibrate with as many as a program will have: those that
-    share cores are as slow then as they will be.
+    share cores are as slow then as they will be. It takes about a minute.
 
     \b
     Examples:
@@ -144,7 +172,15 @@ def calibrate_command(
 
     check_file(output)
     with status("measuring"):
-        found = calibrate(processes=processes, backend=backend, name=name, levels=levels)
+        found = calibrate(
+            processes=processes,
+            backend=backend,
+            seconds=seconds,
+            name=name,
+            levels=levels,
+            device=device or "",
+            clock=clock or "",
+        )
     if found is None:
         return
     write_cluster(found, output)

@@ -20,7 +20,12 @@ from autopar.cost.memory.timeline import (
 from autopar.cost.op_cost import OpCost
 from autopar.cost.reshard.planner import ReshardPlanner, plan_reshard
 from autopar.cost.reshard.reshards import Move, Reshard
-from autopar.cost.roofline import local_bytes, local_operations, op_seconds
+from autopar.cost.roofline import (
+    least_op_seconds,
+    local_bytes,
+    local_operations,
+    op_seconds,
+)
 
 __all__ = [
     "AUTOGRAD",
@@ -43,6 +48,7 @@ __all__ = [
     "evaluate",
     "evaluate_together",
     "kinds_of_ranks",
+    "least_op_seconds",
     "lifetimes",
     "local_bytes",
     "local_operations",

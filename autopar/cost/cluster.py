@@ -15,6 +15,10 @@ YAML files in `profiles/`; users write their own in the same form:
     launch_seconds: 1e-6        # what an op takes besides; 0 if left out
     host_link: {name: pcie5, alpha_seconds: 1e-5, beta_seconds_per_byte: 1.8e-11}
     host_memory_bytes_per_second: 6e10    # each device's share of what the host reaches of its own
+    op_rates:                   # measured by family of ops: work, and as much of it per second
+      - {family: softmax, rates: [[65536, 2e9], [16777216, 1.1e10]]}                    # bytes
+      - {family: product, dtype: bf16, intensity: 16, rates: [[1e6, 4e11], [1e9, 2e13]]}
+    fresh_memory: {above_bytes: 33554432, seconds_per_byte: 6e-10}    # where it takes time to get
     links:
       - {name: nvlink, size: 8, alpha_seconds: 3e-6, beta_seconds_per_byte: 2.2e-12}
       - {name: infiniband, size: 32, alpha_seconds: 6e-6, beta_seconds_per_byte: 2e-11}
@@ -30,6 +34,10 @@ is no other memory. The host may update there what waits, at `host_memory_bytes_
 all devices of it have it do so; where that is left out, it is what the link brings in one
 direction, which the host's memory bears at least.
 
+`op_rates` take the place of the figures above for the ops that they are about (see `families` and
+`rates`). `fresh_memory` is what the results of an op take besides where the system hands out their
+memory page by page. `autopar calibrate` measures both.
+
 There are as many levels as the hardware has, each with links of its own: pairs of devices within a
 host, hosts, the switch of a rack, the spine between racks. `cluster_file` reads such files, and
 `cluster_text` writes them.
@@ -43,7 +51,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,8 +59,11 @@ from pathlib import Path
 from autopar.base.arguments import expect, one_of
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.package import PACKAGE
+from autopar.cost.families import family_of
 from autopar.cost.links import HostLink, LinkLevel
+from autopar.cost.rates import FreshMemory, Measured, OpRate, Rated
 from autopar.ir.devices import CPU
+from autopar.ir.rules.rule import TensorType
 
 PROFILES = PACKAGE / "cost/profiles"
 
@@ -79,6 +90,8 @@ class Cluster:
         host_memory_bytes_per_second: A device's share of the bandwidth that ops of the host reach
             of its memory; None where it isn't known.
         device_type: What torch calls devices of this kind, one of `DEVICES`.
+        op_rates: What was measured of families of ops.
+        fresh_memory: What memory takes that comes from the system; None where that is nothing.
     """
 
     name: str
@@ -93,6 +106,8 @@ class Cluster:
     host_link: HostLink | None = None
     host_memory_bytes_per_second: float | None = None
     device_type: str = CPU
+    op_rates: tuple[OpRate, ...] = ()
+    fresh_memory: FreshMemory | None = None
 
     @property
     def devices(self) -> int:
@@ -106,6 +121,26 @@ class Cluster:
     def flops(self, dtype: str) -> float:
         """Returns the flop/s that are reached for a dtype; those of f32 where none are named."""
         return self._flops.get(dtype, self._flops["f32"])
+
+    @cached_property
+    def _rated(self) -> Mapping[tuple[str, str], Rated]:
+        found: dict[tuple[str, str], list[OpRate]] = {}
+        for each in self.op_rates:
+            found.setdefault((each.family, each.dtype), []).append(each)
+        return {key: Rated(rates) for key, rates in found.items()}
+
+    def measured(self, kind: str, types: Sequence[TensorType]) -> Measured | None:
+        """Returns what was measured of the family of an op; None if nothing was.
+
+        Args:
+            kind: The op's kind.
+            types: Of its operands, and then of its results.
+        """
+        if not self.op_rates:
+            return None
+        family, dtype = family_of(kind, types), types[0].dtype if types else ""
+        rated = self._rated.get((family, dtype)) or self._rated.get((family, ""))
+        return None if rated is None else Measured(family, rated)
 
     @cached_property
     def bytes_per_second(self) -> float:

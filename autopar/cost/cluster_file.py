@@ -10,7 +10,9 @@ from typing import Any, TypedDict
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.yaml_tree import Node, read_yaml
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
+from autopar.cost.families import FAMILIES
 from autopar.cost.links import TOPOLOGIES, CollectiveCost, HostLink, LinkLevel
+from autopar.cost.rates import FreshMemory, OpRate
 from autopar.ir.devices import DEVICES
 from autopar.ir.dtypes import DTYPE_BYTES
 
@@ -30,6 +32,8 @@ class Description(TypedDict):
     host_link: HostLink | None
     host_memory_bytes_per_second: float | None
     device_type: str
+    op_rates: tuple[OpRate, ...]
+    fresh_memory: FreshMemory | None
 
 
 def read_description(path: Path) -> Description:
@@ -71,11 +75,15 @@ _KEYS = (
     "launch_seconds",
     "host_link",
     _HOST_MEMORY,
+    "op_rates",
+    "fresh_memory",
     "links",
 )
 _LINK_KEYS = ("name", "size", "alpha_seconds", "beta_seconds_per_byte", "topology", "collectives")
 _HOST_LINK_KEYS = ("name", "alpha_seconds", "beta_seconds_per_byte")
 _COLLECTIVE_KEYS = ("alpha_seconds", "beta_seconds_per_byte")
+_RATE_KEYS = ("family", "dtype", "intensity", "rates")
+_FRESH_KEYS = ("above_bytes", "seconds_per_byte")
 
 
 def parse_description(
@@ -118,6 +126,11 @@ def parse_description(
         if _HOST_MEMORY in top
         else None,
         device_type=reader.one_of(top, "device_type", DEVICES),
+        op_rates=tuple(
+            _op_rate(reader, entry, f"op_rates[{i}]")
+            for i, entry in enumerate(reader.list(top, "op_rates"))
+        ),
+        fresh_memory=_fresh_memory(reader, top["fresh_memory"]) if "fresh_memory" in top else None,
     )
     if reader.problems:
         listed = "\n".join(f"  - {_with_line(each, lines or {})}" for each in reader.problems)
@@ -139,6 +152,33 @@ def _host_link(reader: _Reader, entry: Any) -> HostLink:
         alpha_seconds=reader.number(fields, "alpha_seconds", f"{where}."),
         beta_seconds_per_byte=reader.number(fields, "beta_seconds_per_byte", f"{where}."),
     )
+
+
+def _op_rate(reader: _Reader, entry: Any, where: str) -> OpRate:
+    fields, prefix = reader.mapping(entry, where, _RATE_KEYS), f"{where}."
+    pairs = reader.list(fields, "rates", prefix)
+    if not pairs or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        reader.problems.append(f"{prefix}rates must be pairs of work and work per second")
+        pairs = [(1.0, 1.0)]
+    named = ({"work": work, "rate": rate} for work, rate in pairs)
+    rates = {
+        reader.number(pair, "work", f"{prefix}rates, "): reader.number(
+            pair, "rate", f"{prefix}rates, "
+        )
+        for pair in named
+    }
+    return OpRate(
+        family=reader.one_of(fields, "family", FAMILIES, prefix),
+        rates=tuple(sorted(rates.items())),
+        dtype=reader.one_of(fields, "dtype", ("", *DTYPE_BYTES), prefix),
+        intensity=reader.number(fields, "intensity", prefix) if "intensity" in fields else 1.0,
+    )
+
+
+def _fresh_memory(reader: _Reader, entry: Any) -> FreshMemory:
+    where = "fresh_memory"
+    fields = reader.mapping(entry, where, _FRESH_KEYS)
+    return FreshMemory(*(reader.number(fields, key, f"{where}.") for key in _FRESH_KEYS))
 
 
 def _level(reader: _Reader, entry: Any, where: str) -> LinkLevel:
@@ -202,6 +242,14 @@ class _Reader:
         if value not in known:
             self.problems.append(f"{prefix}{key} must be {' or '.join(known)}, not {value!r}")
         return str(value)
+
+    def list(self, fields: Mapping[str, Any], key: str, prefix: str = "") -> list[Any]:
+        """Returns a list; an empty one if there is none."""
+        value = fields.get(key, [])
+        if isinstance(value, list):
+            return value
+        self.problems.append(f"{prefix}{key} must be a list, not {type(value).__name__}")
+        return []
 
     def share(self, fields: Mapping[str, Any], key: str) -> float:
         """Returns a number above 0 and at most 1; 1 if there is none."""

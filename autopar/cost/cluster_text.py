@@ -6,6 +6,7 @@ import json
 
 from autopar.cost.cluster import Cluster
 from autopar.cost.links import TOPOLOGIES
+from autopar.cost.rates import OpRate
 from autopar.ir.devices import CPU
 
 
@@ -31,6 +32,13 @@ def cluster_text(cluster: Cluster) -> str:
         )
     if (host := cluster.host_memory_bytes_per_second) is not None:
         lines.append(f"host_memory_bytes_per_second: {host!r}")
+    lines += ["op_rates:"] if cluster.op_rates else []
+    lines += [f"  - {_op_rate(each)}" for each in cluster.op_rates]
+    if (fresh := cluster.fresh_memory) is not None:
+        lines.append(
+            f"fresh_memory: {{above_bytes: {fresh.above_bytes!r},"
+            f" seconds_per_byte: {fresh.seconds_per_byte!r}}}"
+        )
     lines.append("links:")
     for level in cluster.links:
         lines += [
@@ -48,6 +56,15 @@ def cluster_text(cluster: Cluster) -> str:
             for each in level.collectives
         ]
     return "\n".join(lines) + "\n"
+
+
+def _op_rate(rate: OpRate) -> str:
+    """Returns a measured family as a YAML mapping."""
+    fields = [f"family: {rate.family}"]
+    fields += [f"dtype: {rate.dtype}"] if rate.dtype else []
+    fields += [f"intensity: {rate.intensity!r}"] if rate.intensity != 1.0 else []
+    rates = ", ".join(f"[{work!r}, {each!r}]" for work, each in rate.rates)
+    return f"{{{', '.join(fields)}, rates: [{rates}]}}"
 
 
 def _scalar(text: str) -> str:

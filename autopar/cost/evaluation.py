@@ -283,7 +283,7 @@ class Evaluator:
         moved = local_bytes(rule, whole, types)
         if is_on_host(op):
             return OpCost(host_seconds=self.cluster.host_seconds(moved))
-        seconds = op_seconds(rule, whole, types, self.cluster)
+        seconds = op_seconds(op.kind, rule, whole, types, self.cluster)
         return OpCost(product_flops(kind, rule), moved, compute_seconds=seconds)
 
     def _collective(self, op: Op, values: Mapping[str, Value]) -> OpCost:

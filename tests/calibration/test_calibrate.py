@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import platform
 import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import autopar
 from autopar.base.errors import InvalidInputError
-from autopar.calibration.calibrating import Calibration
+from autopar.calibration.calibrating import write_cluster
+from autopar.calibration.calibration import Calibration
+from autopar.calibration.device import slowest_op_rates
 from autopar.calibration.host import measure_host
 from autopar.calibration.levels import levels_of
 from autopar.cost import Cluster, CommunicationModel
+from autopar.cost.families import FAMILIES
 from autopar.cost.links import HostLink
+from autopar.cost.rates import OpRate
 from autopar.ir.mesh import ProcessMesh
 from autopar.runtime.job.processes import Processes
 from tests.calibration import ranks
@@ -25,8 +31,9 @@ from tests.cli import command
 from tests.runtime.job.real import run_ranks
 
 
-def test_one_process_measures_its_device() -> None:
-    found = autopar.calibrate(backend="gloo", seconds=0.02, name="mine")
+def test_one_process_measures_its_device(tmp_path: Path) -> None:
+    """Every family of ops, and what is written is read back."""
+    found = autopar.calibrate(device="cpu", clock="cpu", seconds=0.002, name="mine")
     assert found is not None
     cluster = found.cluster
     assert cluster.name == "mine"
@@ -35,6 +42,14 @@ def test_one_process_measures_its_device() -> None:
     assert cluster.links == Cluster.load("cpu").links
     assert "links      not measured by one process: those of 'cpu'" in str(found)
     assert cluster.host_link is cluster.host_memory_bytes_per_second is None
+    path = tmp_path / "cluster.yaml"
+    write_cluster(found, path)
+    assert Cluster.load(path) == cluster
+    assert {rate.family for rate in cluster.op_rates} == set(FAMILIES)
+    for rate in cluster.op_rates:
+        least, most = rate.rates[0][0], rate.rates[-1][0]
+        assert 0 < rate.seconds(least / 2) == rate.seconds(least) <= rate.seconds(most)
+        assert rate.seconds(2 * most) == pytest.approx(2 * rate.seconds(most))
 
 
 def test_transfers_to_the_host_are_measured_in_both_directions() -> None:
@@ -56,10 +71,10 @@ def test_transfers_to_the_host_are_measured_in_both_directions() -> None:
 
 def test_processes_measure_links_and_write_what_the_compiler_reads(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
-    shown = command.process("calibrate", "--processes", "2", "-o", path, "--name", "pair")
+    shown = command.process("calibrate", "--processes", "2", "--seconds", "0.002", "-o", path)
     assert shown.returncode == 0, shown.stderr
     cluster = Cluster.load(path)
-    assert (cluster.name, cluster.devices) == ("pair", 2)
+    assert (cluster.name, cluster.devices) == (platform.node(), 2)
     (level,) = cluster.links
     kinds = [each.kind for each in level.collectives]
     assert kinds == ["all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter"]
@@ -67,7 +82,7 @@ def test_processes_measure_links_and_write_what_the_compiler_reads(tmp_path: Pat
     assert "typical error" in shown.stdout
     assert "all_reduce" in path.read_text().partition("name:")[0]
     build = command.compiled(tmp_path, "--mesh", "2", "--strategy", "data", "--cluster", path)
-    assert command.autopar("explain", build).output.startswith("model on pair: ")
+    assert command.autopar("explain", build).output.startswith(f"model on {platform.node()}: ")
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
@@ -171,3 +186,24 @@ def test_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "1")
     with pytest.raises(InvalidInputError, match="leave out --processes"):
         autopar.calibrate(processes=2)
+
+
+def test_ranks_agree_on_the_slowest_of_each_work() -> None:
+    fast = OpRate("product", ((10.0, 5.0), (100.0, 8.0)), "f32", 4.0)
+    slow = OpRate("product", ((10.0, 2.0),), "f32", 3.0)
+    (found,) = slowest_op_rates([(fast,), (slow,)])
+    assert found == OpRate("product", ((10.0, 2.0),), "f32", 4.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"device": "cpu", "clock": "events"}, "the clock 'events' can't tell what cpu takes"),
+        ({"device": "cpu", "backend": "nccl"}, "doesn't go with the device 'cpu'"),
+        ({"device": "tpu"}, "no device 'tpu': there are cpu, cuda"),
+        ({"clock": "sun", "device": "cpu"}, "no clock 'sun': there are wall, cpu, events"),
+    ],
+)
+def test_devices_and_clocks_that_do_not_fit(said: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        autopar.calibrate(**said)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from autopar.cost import Cluster, local_bytes, local_operations, op_seconds
+from autopar.cost import Cluster, least_op_seconds, local_bytes, local_operations, op_seconds
+from autopar.cost.families import family_of
+from autopar.cost.rates import FreshMemory, OpRate
 from autopar.ir.dims import SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RULES
@@ -63,5 +67,54 @@ def test_the_slower_of_both_counts(size: int, bound: str) -> None:
     mm = rule("aten.mm.default", types)
     compute = 2 * size**3 / cluster.flops("bf16")
     memory = 3 * 2 * size**2 / cluster.bytes_per_second
-    assert op_seconds(mm, WHOLE, types, cluster) == pytest.approx(max(compute, memory))
+    assert op_seconds("aten.mm.default", mm, WHOLE, types, cluster) == pytest.approx(
+        max(compute, memory)
+    )
     assert (compute > memory) == (bound == "compute")
+
+
+def test_what_was_measured_takes_the_place_of_the_roofline() -> None:
+    """Between what was measured, by amount of work and intensity; with the memory of results."""
+    mm, cluster = rule("aten.mm.default", MM), Cluster.load("cpu")
+    work = 2 * 64 * 10 * 32
+    intensity = work / local_bytes(mm, WHOLE, MM)
+    rates = [((work / 4, 1e6), (work * 4, 4e6)), ((work, 8e6),)]
+    low, high = (
+        OpRate("product", each, "bf16", intensity * factor)
+        for each, factor in zip(rates, (0.5, 2), strict=True)
+    )
+    measured = replace(cluster, op_rates=(low,))
+    assert op_seconds("aten.mm.default", mm, WHOLE, MM, measured) == pytest.approx(work / 2e6)
+    both = replace(cluster, op_rates=(low, high))
+    assert op_seconds("aten.mm.default", mm, WHOLE, MM, both) == pytest.approx(work / 4e6)
+    fresh = replace(both, fresh_memory=FreshMemory(2 * 64 * 32 - 1, 1e-3))
+    seconds = op_seconds("aten.mm.default", mm, WHOLE, MM, fresh)
+    assert seconds == pytest.approx(work / 4e6 + 2 * 64 * 32 * 1e-3)
+    assert least_op_seconds("aten.mm.default", mm, WHOLE, MM, both) == pytest.approx(work / 8e6)
+    others = [TensorType(each.shape, "f32") for each in MM]
+    roofline = op_seconds("aten.mm.default", mm, WHOLE, others, cluster)
+    assert op_seconds("aten.mm.default", mm, WHOLE, others, both) == roofline
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "family"),
+    [
+        ("aten._log_softmax.default", [(8, 9)], "log_softmax"),
+        ("aten.sum.dim_IntList", [(8, 9)], "reduction"),
+        ("aten.add_.Tensor", [(8,)], "elementwise"),
+        ("aten.convolution.default", [(1, 8, 4, 4), (8, 1, 3, 3)], "depthwise_convolution"),
+        (
+            "aten.convolution_backward.default",
+            [(1, 8, 4, 4), (1, 8, 4, 4), (8, 8, 1, 1)],
+            "pointwise_convolution_backward",
+        ),
+        ("autopar.attention", [(1, 2, 9, 64)], "attention"),
+        (
+            "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+            [(1, 2, 9, 32), (1, 2, 9, 32)],
+            "narrow_attention_backward",
+        ),
+    ],
+)
+def test_families(kind: str, shapes: list[tuple[int, ...]], family: str) -> None:
+    assert family_of(kind, [TensorType(shape, "f32") for shape in shapes]) == family

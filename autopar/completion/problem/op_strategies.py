@@ -10,7 +10,7 @@ from autopar.completion.problem.body import body_ops
 from autopar.completion.problem.space import Form, Need, Space
 from autopar.completion.problem.splits import Key, Splits
 from autopar.completion.problem.waits import Waits
-from autopar.cost import op_seconds
+from autopar.cost import least_op_seconds, op_seconds
 from autopar.cost.part import part_seconds
 from autopar.cost.windows import WindowWay, window_ways
 from autopar.ir.dims import DimLayout, SubDim, dim_axes, dim_size, factorize_dim, normalize_dim
@@ -362,7 +362,7 @@ class Call:
             # What is there of the result is read too.
             types = (*self.operands, *types)
             rule = replace(self.rule, operands=(*self.rule.operands, *self.rule.operands))
-        return op_seconds(rule, dist, types, self.space.cluster)
+        return op_seconds(op.kind, rule, dist, types, self.space.cluster)
 
     def _with_pending(self, splits: Splits, pending: tuple[Pending, ...]) -> Choice | None:
         plain = self.choice(splits)
@@ -387,14 +387,25 @@ class Call:
     @cached_property
     def divided_seconds(self) -> float:
         """Seconds that the op takes at least: itself, or a body, divided among all processes."""
-        own = self.whole.own_seconds
+        own = self.parts_seconds
         if not self.has_rule:
-            return own
+            return self.whole.own_seconds
         start = min(own, self.times * self.space.cluster.launch_seconds)
         ways = [(start, own - start), *(self._inner_seconds(b.name) for b in self.rule.bodies)]
         return min(
             fixed + rest / self.space.mesh.axes_size(self.space.axes) for fixed, rest in ways
         )
+
+    @cached_property
+    def parts_seconds(self) -> float:
+        """Seconds that all parts of the op take at least together, however it divides itself."""
+        own, cluster = self.whole.own_seconds, self.space.cluster
+        if not cluster.op_rates:
+            return own
+        kind, types = self.example[0].kind, (*self.operands, *self.results)
+        rule = self.rule if self.has_rule else None
+        whole = OpDist(self.space.mesh)
+        return min(own, self.times * least_op_seconds(kind, rule, whole, types, cluster))
 
     def likely_seconds(self, choice: Choice) -> float:
         """Returns about the seconds of a choice, without completing a body.
@@ -427,7 +438,7 @@ class Call:
         if known is None:
             op, around = self.example
             ops, values = body_ops(self.rule, op, OpDist(self.space.mesh, body=body), around)
-            whole = sum(self.calls.call_of(op, values).whole.seconds for op in ops)
+            whole = sum(self.calls.call_of(op, values).parts_seconds for op in ops)
             launched = self.times * sum(op.kind not in FREE for op in ops)
             starts = launched * self.space.cluster.launch_seconds
             known = self._inner[body] = starts, whole - starts
