@@ -35,7 +35,7 @@ class Opening(TypedDict, total=False):
     resume: str | Path | None
     weights: str | Path | Sequence[str | Path]
     seed: int | None
-    check_loss: bool
+    check_loss: bool | str
     backend: str
     timeout: float
     start_timeout: float
@@ -67,7 +67,7 @@ def load(
     resume: str | Path | None = None,
     weights: str | Path | Sequence[str | Path] = (),
     seed: int | None = None,
-    check_loss: bool = True,
+    check_loss: bool | str = True,
     backend: str = "auto",
     timeout: float = DEFAULT_TIMEOUT,
     start_timeout: float = DEFAULT_START_TIMEOUT,
@@ -103,8 +103,10 @@ def load(
             the build, which may have none.
         seed: Of a build that trains: what the random numbers of all steps depend on; by default
             the build's own.
-        check_loss: Of a build that trains: whether a step whose loss isn't finite is refused.
-            Looking at the loss makes the host wait for an accelerator once per step.
+        check_loss: Of a build that trains: whether a step whose loss isn't finite changes nothing.
+            By default that is raised by the step itself; of a build for GPUs, whose host would wait
+            for each loss, by the step two behind, or `Trainer.check_losses`. `now` and `later` say
+            which.
         backend: `gloo` (on the CPU), `nccl` (on GPUs), or `auto`: what the build is for.
         timeout: Seconds that each collective waits for the other ranks. In a process group of the
             user's own, among all ranks, its own time-out counts.
@@ -176,7 +178,9 @@ def _as(kind: type[Trainer] | type[Session] | None, build: Build) -> type[Traine
     return own
 
 
-def _check_session(build: str | Path, virtual: bool, seed: int | None, check_loss: bool) -> None:
+def _check_session(
+    build: str | Path, virtual: bool, seed: int | None, check_loss: bool | str
+) -> None:
     if virtual:
         raise InvalidInputError(
             f"{build} doesn't train; runtime.run(build, inputs, virtual=True) runs all its ranks"

@@ -4,6 +4,7 @@ specialize   rank expressions become integers
 emit         a function becomes generated code
 body         each op of it a node
 in_place     with new content written over the old one
+held         unless the device finds something wrong
 generate     that of a rank
 control      calls and loops within it
 ranks        who runs the programs in this process

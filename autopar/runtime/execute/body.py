@@ -36,13 +36,14 @@ from autopar.runtime.collectives.communication import COLLECTIVES
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.collectives.host_transfers import on_host
 from autopar.runtime.execute.control import Call, Loop, Repeat, boxed, unboxed
+from autopar.runtime.execute.held import judging
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.kernels.growing import append
 from autopar.runtime.kernels.table import Kernel, signature, to_torch
 from autopar.runtime.ports.assumptions import looking
 
-GUARD = "guard"
-"""The kind of the op on the node that calls a guard."""
+GUARD, HOLD = "guard", "hold"
+"""The kinds of the op on the node that calls a guard, and on the one that judges on the device."""
 
 
 class Context(NamedTuple):
@@ -99,6 +100,7 @@ class Body:
         self.hosted = hosted(context.program, function)
         self.storage = Storage(context.program, function, self._is_started)
         self.pending: dict[str, _Pending] = {}
+        self.right: fx.Node | None = None
 
     def take(self, sizes: Sequence[Size]) -> None:
         """Adds inputs for sizes that are open."""
@@ -184,18 +186,23 @@ class Body:
     def look(self) -> None:
         """Adds the call of the guard, which is told of assumptions that don't hold.
 
-        Into what `main` calls, nobody looks.
+        Where stored inputs are held, the device judges, and nobody is told. Into what `main` calls,
+        nobody looks.
         """
         if self.function.name != "main":
             return
-        in_place, outputs = self.context.in_place, self.function.outputs
-        guard = None if in_place is None else in_place.guard
+        in_place, outputs = self.context.in_place or InPlace(), self.function.outputs
         ports = assumption_ports(self.context.program, self.function)
-        if guard is not None or ports:
-            seen = Op(GUARD, (), outputs[:1], phase="update")
-            results = (self.node(outputs[0]), *(self.node(port.name) for port in ports))
-            target = looking([Assumption.from_port(port) for port in ports], guard)
-            self.create(seen, "call_function", target, results)
+        if not in_place.looks and not ports:
+            return
+        assumptions = [Assumption.from_port(port) for port in ports]
+        results = (self.node(outputs[0]), *(self.node(port.name) for port in ports))
+        seen = Op(GUARD if in_place.held is None else HOLD, (), outputs[:1], phase="update")
+        if in_place.held is None:
+            self.create(seen, "call_function", looking(assumptions, in_place.guard), results)
+        else:
+            judge = judging(assumptions, in_place.held)
+            self.right = self.create(seen, "call_function", judge, results)
 
     def _compute(self, op: Op) -> None:
         try:

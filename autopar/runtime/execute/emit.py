@@ -80,7 +80,7 @@ class _Emitter:
         program, in_place = self.context.program, self.context.in_place
         body = Body(self.context, function, self.module)
         _add_inputs(body)
-        guarded = in_place is not None and in_place.guard is not None
+        guarded = in_place is not None and in_place.looks
         if function.aliases if function.name != "main" else in_place is not None:
             writes = plan_writes(program, body.storage, guarded=guarded, function=function)
             add_in_place(body, writes)

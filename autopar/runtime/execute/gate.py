@@ -16,16 +16,23 @@ class Gate:
 
     Args:
         check_loss: Whether a loss must be finite.
+        later: Whether the device judges, and the host learns of it later.
 
     Attributes:
         pending: Whether the ranks were given the same, if that isn't known yet.
         in_place: That the gate is looked at.
     """
 
-    def __init__(self, check_loss: bool = True) -> None:
+    def __init__(self, check_loss: bool = True, *, later: bool = False) -> None:
         self.check_loss = check_loss
+        self.later = later
         self.pending: Pending | None = None
-        self.in_place = InPlace(self._look)
+        self.in_place = InPlace(held=check_loss) if later else InPlace(self._look)
+
+    @property
+    def said(self) -> str:
+        """What must be the same on all ranks."""
+        return f"{self.check_loss}{', later' if self.later else ''}"
 
     def _look(self, loss: Tensor, broken: InvalidInputError | None) -> None:
         """Ends the run by `Abandoned`, with why as its argument."""

@@ -29,9 +29,17 @@ class InPlace:
             loss, and with the refusal of what the run was given, if an assumption of the program
             doesn't hold; None if nobody looks. If it raises `Abandoned`, the stored inputs are
             what they were.
+        held: Whether the first output must be finite for anything to be overwritten, of which the
+            device decides by itself, as of assumptions; None where the host looks.
     """
 
     guard: Guard | None = None
+    held: bool | None = None
+
+    @property
+    def looks(self) -> bool:
+        """Whether the first output is looked at, by the host or the device."""
+        return self.guard is not None or bool(self.held)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from autopar.ir.collectives import WHOLE, declared
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr.at_sizes import NO_SIZES, Sizes
 from autopar.ir.expr.expression import IntExpr
+from autopar.ir.memory.transfers import hosted
 from autopar.ir.program import Op, Program, Value
 from autopar.runtime.agree.agreement import Agreement
 from autopar.runtime.agree.shared_lines import NUMBERS
@@ -125,6 +126,7 @@ class VirtualMesh:
         self._sizes = sizes = planned_sizes(deployment.programs[0])
         self.deployment = deployment = deployment_at(deployment, sizes) if sizes else deployment
         self.members = members_by_rank(deployment)
+        self._has_hosted = any(map(hosted, deployment.programs))
         self.ranks = tuple(_load_ranks(deployment, read, self._in_place, self.device))
         self._keeping = keeping_by_rank(self.programs)
 
@@ -226,7 +228,8 @@ class VirtualMesh:
         try:
             with torch.no_grad():
                 results = dict(enumerate(_LockStep(steps, self.members).run()))
-            settle(self.device)
+            if self._has_hosted:
+                settle(self.device)
             return results
         except AutoparError as error:
             # Some ranks may have overwritten their state.

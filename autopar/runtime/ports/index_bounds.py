@@ -122,17 +122,18 @@ class IndexBounds:
         """Refuses inputs with an index that is out of range.
 
         Args:
-            inputs: Global tensors by value name.
+            inputs: Global tensors by value name. Those on an accelerator aren't looked at: the host
+                would wait for all that it was told, and kernels there refuse such an index.
             sizes: What is open.
 
         Raises:
             InvalidInputError: If there is one.
         """
-        if self._code is None:
+        if self._code is None or not all(inputs[name].is_cpu for name in self._inputs):
             return
         try:
             with torch.no_grad():
-                given = (inputs[name].cpu() for name in self._inputs)
+                given = (inputs[name] for name in self._inputs)
                 computed = self._code.at(sizes)(*given)
         except (RuntimeError, IndexError) as error:
             # An index of something that indices are looked up in.
@@ -156,11 +157,11 @@ class IndexBounds:
             InvalidInputError: If there is one.
         """
         for each, cone in self._cones.items():
-            if not cone.rearranges:
+            if not cone.rearranges or not parts[cone.inputs[0]].is_cpu:
                 continue
             (name,) = cone.inputs
             entries = _entries(each, NO_SIZES)
-            if (number := _wrong(each, entries, parts[name].cpu())) is not None:
+            if (number := _wrong(each, entries, parts[name])) is not None:
                 raise InvalidInputError(_refusal(each, entries, number, [self._labels[name]]))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from autopar.base.arguments import FLAG, expect
-from autopar.base.errors import InvalidInputError, RuntimeFailure
+from autopar.base.errors import InvalidInputError
 from autopar.ir.builds.files import Build
 from autopar.runtime.agree.agreement import Offer, Pending
 from autopar.runtime.agree.disagreement import LOCAL, METHOD, SHAPES
@@ -20,38 +20,10 @@ from autopar.runtime.ports.ports import check_present, seed_input
 from autopar.runtime.training.rates import LearningRates
 from autopar.runtime.training.step_plan import Arguments, Given, StepPlan
 from autopar.runtime.training.step_plans import StepPlans
+from autopar.runtime.training.verdicts import NonFiniteLoss, Verdicts
 
 NO_BATCH = object()
 """Stands for a batch that isn't given."""
-
-
-class NonFiniteLoss(RuntimeFailure):
-    """A step's loss is NaN or infinite. The step did not change the state.
-
-    Attributes:
-        step: The number of the step, from 0.
-        loss: What the loss is.
-    """
-
-    def __init__(self, step: int, loss: float, empty: str = "") -> None:
-        """Says why, and what to do.
-
-        Args:
-            step, loss: See the attributes.
-            empty: Which tensors of the batch have no elements; "" if all have some.
-        """
-        self.step = step
-        self.loss = loss
-        if empty:
-            super().__init__(
-                f"the batch of step {step} is empty ({empty}), so its loss is {loss}; parameters"
-                " and optimizer state are still those from before the step: leave such batches out"
-            )
-            return
-        super().__init__(
-            f"the loss of step {step} is {loss}; parameters and optimizer state are still those"
-            " from before the step, so the batch can be skipped or the learning rate lowered"
-        )
 
 
 @dataclass(frozen=True)
@@ -82,6 +54,9 @@ class Steps:
         build: What the ranks run.
         rates: The learning rates.
 
+    Attributes:
+        verdicts: What devices find of steps that they judge.
+
     Raises:
         InvalidInputError: If what is stored lies elsewhere for batches of other shapes.
     """
@@ -95,6 +70,7 @@ class Steps:
         self._plans.check_stored_alike(ranks.programs[self._first])
         self._plan = self._plans.first
         self._results: Results = {}
+        self.verdicts = Verdicts(gate.check_loss)
 
     def run(self, asked: Asked) -> Tensor:
         """Trains on a batch and returns its loss; see `Trainer.step`.
@@ -111,6 +87,8 @@ class Steps:
             # Ranks with batches for different programs would wait for one another; and in the
             # first step, one whose batch is refused has nothing to run with meanwhile.
             now = self._plans.several or self.ranks.agreement.alone or not plan.ran
+            # A device that judges by itself knows nothing of what others were given.
+            now = now or self._gate.later
             refusal = pending.settle() if now else None
         if refusal is not None:
             raise refusal
@@ -118,6 +96,9 @@ class Steps:
             plan.remember(given.arguments)
         self._results = {}
         results = self._executed(plan, given.arguments, None if now else pending, asked.number)
+        if self._gate.later:
+            outputs = results[self._first]
+            self.verdicts.add(asked.number, plan.program, outputs, plan.empty)
         plan.keep(results)
         plan.write_back(results, given)
         self._plan, self._results = plan, results
@@ -166,7 +147,7 @@ class Steps:
         found = {label: str(rate) for label, rate in rates.items()}
         if seed_input(self._plans.first.program) is not None:
             found["seed"] = str(asked.seed)
-        return {**found, "steps": str(asked.number), "check_loss": str(self._gate.check_loss)}
+        return {**found, "steps": str(asked.number), "check_loss": self._gate.said}
 
     def _plain_inputs(self, rates: Mapping[str, float], asked: Asked) -> dict[str, Any]:
         """Returns what a program takes besides stored tensors and the batch."""

@@ -111,7 +111,8 @@ class Trainer(Closing):
             InvalidInputError: If the batch doesn't fit the program, here or on another rank, or
                 the ranks aren't given the same, or a checkpoint that was being written couldn't
                 be. The state is what it was.
-            NonFiniteLoss: If the loss is NaN or infinite. The state is what it was.
+            NonFiniteLoss: If the loss is NaN or infinite, of this step or, on GPUs, one before: see
+                `check_losses`. The state is what it was.
             RuntimeFailure: If this or another rank fails.
         """
         self._checkpoints.settle(wait=False)
@@ -119,7 +120,21 @@ class Trainer(Closing):
         loss = self._steps.run(Asked(batch, lr, local, wrong, self.steps, self.seed))
         self.steps += 1
         self.optimizer.step()
+        self._steps.verdicts.look(self.steps)
         return loss
+
+    def check_losses(self) -> None:
+        """Waits for all steps whose losses are looked at later, and looks at them.
+
+        On GPUs, where the host would have to wait for each loss, a step whose loss isn't finite
+        changes nothing and counts as done. `step` raises what became of the one two before.
+
+        Raises:
+            InvalidInputError: If an assumption of the program didn't hold in one.
+            NonFiniteLoss: If the loss of one isn't finite: the first such.
+        """
+        self.ranks.standing.check()
+        self._steps.verdicts.look()
 
     def request_stop(self) -> None:
         """Asks all ranks to stop behind the next step; may be called by a handler of a signal.

@@ -16,7 +16,7 @@ from autopar.compiled import CompiledModel
 from autopar.ir.memory.transfers import DEVICE
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.opening import open_trainer
-from autopar.runtime.training.stepping import NonFiniteLoss
+from autopar.runtime.training.verdicts import NonFiniteLoss
 
 Optimizer = Callable[[nn.Module], torch.optim.Optimizer]
 

@@ -40,7 +40,7 @@ from autopar.runtime.failure.failure import RankFailure
 from autopar.runtime.job.patience import Patience
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.training.opening import open_trainer
-from autopar.runtime.training.stepping import NonFiniteLoss
+from autopar.runtime.training.verdicts import NonFiniteLoss
 from tests.runtime.collectives.cases import LONG, cases
 
 Batch = tuple[Tensor, Tensor]

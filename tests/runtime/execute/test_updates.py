@@ -202,6 +202,26 @@ def test_a_guard_stops_before_anything_is_written() -> None:
         assert all(torch.equal(tensor, W[0] if tensor.ndim == 0 else W) for tensor in given)
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("right", [True, False])
+def test_the_device_writes_what_a_host_would_let_it(case: str, right: bool) -> None:
+    program = parse_program(CASES[case])
+    main = program.main
+    given = [W.clone() if main.values[name].shape else W[0].clone() for name in main.inputs]
+    given[main.inputs.index("x")] *= 1 if right else torch.inf
+    one, other = ([each.clone() for each in given] for _ in range(2))
+    expected = emit(program, {}, in_place=KEEP)(*one)
+    found = emit(program, {}, in_place=InPlace(held=True))(*other)
+    if expected[0].isfinite():
+        assert all(map(torch.equal, other, one))
+        assert all(map(torch.equal, found, expected))
+        return
+    assert all(map(torch.equal, other, given))
+    for output, source in main.aliases:
+        left = found[main.outputs.index(output)]
+        assert torch.equal(left, given[main.inputs.index(source)])
+
+
 def test_assumptions_are_looked_at_where_no_guard_is() -> None:
     """Together with the first output, which may be computed after them."""
     text = f"""{HEAD}
@@ -215,10 +235,15 @@ def test_assumptions_are_looked_at_where_no_guard_is() -> None:
     loss, port, new = program.signature.outputs
     assumed = replace(port, role=ASSUMPTION, options=seen.to_options())
     signature = replace(program.signature, outputs=(loss, assumed, new))
-    module = emit(replace(program, signature=signature), {}, in_place=InPlace())
-    w = W.clone()
+    program = replace(program, signature=signature)
+    module, w = emit(program, {}, in_place=InPlace()), W.clone()
     with pytest.raises(Abandoned):
         module(w, X + 1)
+    assert torch.equal(w, W)
+    module(w, X)
+    assert torch.equal(w, -X)
+    module, w = emit(program, {}, in_place=InPlace(held=False)), W.clone()
+    module(w, X + 1)
     assert torch.equal(w, W)
     module(w, X)
     assert torch.equal(w, -X)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import autopar
 from autopar.base.errors import InvalidInputError
 from autopar.runtime import run
-from autopar.runtime.training.stepping import NonFiniteLoss
+from autopar.runtime.training.verdicts import NonFiniteLoss
 from tests.runtime.job.real import run_ranks
 from tests.runtime.ports import writing
 from tests.runtime.ports.writing import Batch, batch_of, eager_step, off, part, writer

@@ -20,8 +20,9 @@ from autopar.modules import compile
 from autopar.runtime.api import load
 from autopar.runtime.execute.gate import Gate
 from autopar.runtime.training.opening import open_trainer
-from autopar.runtime.training.stepping import NonFiniteLoss, seed_of_step
+from autopar.runtime.training.stepping import seed_of_step
 from autopar.runtime.training.trainer import Trainer
+from autopar.runtime.training.verdicts import NonFiniteLoss
 from tests.runtime.execute.targets import (
     disagree,
     look_alone,
