@@ -31,7 +31,7 @@ from autopar.completion.presets.table import KEEPING
 from autopar.cost import Cluster
 from autopar.frontend.torch import Dynamic
 from autopar.frontend.torch.step.batch import call_arguments
-from autopar.ir.devices import CPU, DEVICES, type_of
+from autopar.ir.devices import CPU, CUDA, DEVICES, type_of
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.text.layouts import Entry
 from autopar.mapping import Placement
@@ -61,7 +61,7 @@ def parallelize(
     outputs: Outputs | Sequence[str] = "global",
     dynamic: Dynamic | None = None,
     seed: int = 0,
-    torch_compile: bool = False,
+    torch_compile: bool | None = None,
     check_inputs: bool = True,
     local: bool = False,
     pipeline: str = "",
@@ -123,7 +123,7 @@ def parallelize(
             example's tensor: `{"ids": {0: "batch", 1: "length=1:512"}}`. One program of a mode
             is for all sizes, but for those at which the model's code does something else.
         seed: What dropout depends on: each call draws anew, the same on any mesh.
-        torch_compile: Whether the programs run through `torch.compile`.
+        torch_compile: Whether the programs run through `torch.compile`; by default on GPUs.
         check_inputs: Whether the ranks compare the tensors of each call, which must be the same.
             Of large ones each call compares a twentieth.
         local: Whether calls take this rank's part of a batch, unless they say `local=False`; see
@@ -167,7 +167,8 @@ def parallelize(
             another number of processes than the mesh.
     """
     _check_types(model, seed, outputs)
-    expect(FLAG, torch_compile=torch_compile, check_inputs=check_inputs, local=local)
+    expect(FLAG, check_inputs=check_inputs, local=local)
+    expect(FLAG.or_none, torch_compile=torch_compile)
     _check_options(mesh, parameters, outputs, placement)
     options = CompileOptions.from_arguments(
         mesh=mesh,
@@ -204,7 +205,7 @@ def parallelize(
         placed=parameters == "dtensor" and job.size > 1,
         whole=outputs != "dtensor",
         outputs=() if isinstance(outputs, str) else outputs,
-        torch_compile=torch_compile,
+        torch_compile=where.type == CUDA if torch_compile is None else torch_compile,
         values={**dict(model.named_parameters()), **dict(model.named_buffers())},
     )
     runner = Runner(compiler, dynamic)

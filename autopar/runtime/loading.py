@@ -39,7 +39,8 @@ class Opening(TypedDict, total=False):
     backend: str
     timeout: float
     start_timeout: float
-    torch_compile: bool
+    torch_compile: bool | None
+    cuda_graphs: bool
     processes: Processes | None
     on_failure: Callable[[RankFailure], None] | None
     check_inputs: bool
@@ -71,7 +72,8 @@ def load(
     backend: str = "auto",
     timeout: float = DEFAULT_TIMEOUT,
     start_timeout: float = DEFAULT_START_TIMEOUT,
-    torch_compile: bool = False,
+    torch_compile: bool | None = None,
+    cuda_graphs: bool = False,
     processes: Processes | None = None,
     on_failure: Callable[[RankFailure], None] | None = None,
     check_inputs: bool = True,
@@ -111,7 +113,9 @@ def load(
         timeout: Seconds that each collective waits for the other ranks. In a process group of the
             user's own, among all ranks, its own time-out counts.
         start_timeout: Seconds that the start waits for the other ranks, all its steps together.
-        torch_compile: Whether to run the program through `torch.compile`.
+        torch_compile: Whether to run the program through `torch.compile`; by default on GPUs.
+        cuda_graphs: Whether a GPU is told of a step once, and then to do it again, which spares the
+            host much; where it can be: where no state waits on the host, nor grows.
         processes: Who this process is; by default what the launcher says.
         on_failure: See `Supervisor`.
         check_inputs: Whether the ranks compare their inputs, which must be the same, and what they
@@ -137,6 +141,7 @@ def load(
         "timeout": timeout,
         "start_timeout": start_timeout,
         "torch_compile": torch_compile,
+        "cuda_graphs": cuda_graphs,
         "processes": processes,
         "on_failure": on_failure,
         "check_inputs": check_inputs,

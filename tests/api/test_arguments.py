@@ -259,7 +259,8 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
         {
             "timeout": "3 1.5",
             "start_timeout": "3 1.5",
-            "torch_compile": "True",
+            "torch_compile": "None True",
+            "cuda_graphs": "",
             "check_inputs": "True",
         },
     ),
@@ -283,7 +284,7 @@ ENTRIES: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
             "mesh": "",
             "outputs": "[]",
             "seed": "3 -1",
-            "torch_compile": "True",
+            "torch_compile": "None True",
             "check_inputs": "True",
             "local": "True",
             "parameters": "",

@@ -121,19 +121,37 @@ def test_transfers_and_loops_train_alike(name: str, tmp_path: Path) -> None:
     compare(train_on_mesh(tmp_path, example, PLACE), train_eagerly(example))
 
 
-def _train_alone(processes: Processes, build: str) -> list[float]:
+STEPS = 5
+
+
+def _train_alone(processes: Processes, build: str, options: dict[str, Any]) -> list[float]:
     example = ZOO["gpt2"]()
-    with exact(), autopar.load(build, processes=processes) as trainer:
+    with exact(), autopar.load(build, processes=processes, **options) as trainer:
         assert trainer.ranks.device.type == PLACE.type
-        return [trainer.step(example.batch(number)).item() for number in range(3)]
+        losses = [trainer.step(example.batch(number % 3)) for number in range(STEPS)]
+        trainer.check_losses()
+        return [loss.item() for loss in losses]
 
 
-def test_a_process_on_its_own_trains_alike(tmp_path: Path) -> None:
+ALONE: dict[str, dict[str, Any]] = {
+    "op by op": {"torch_compile": False},
+    "compiled": {"torch_compile": True, "check_loss": "later"},
+    "replayed": {"torch_compile": False, "cuda_graphs": True},
+    "compiled and replayed": {"cuda_graphs": True},
+}
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(e, marks=needs_gpu if "replayed" in e else ()) for e in ALONE]
+)
+def test_a_process_on_its_own_trains_alike(how: str, tmp_path: Path) -> None:
     """On a GPU that is nccl, with one rank."""
     example = ZOO["gpt2"]()
     compile_step(example, ProcessMesh([0]), "none", {}, tmp_path / "b", device=PLACE.type)
-    (found,) = run_ranks(1, _train_alone, str(tmp_path / "b"))
-    torch.testing.assert_close(found, train_eagerly(example).losses, rtol=TOLERANCE, atol=0)
+    (found,) = run_ranks(1, _train_alone, str(tmp_path / "b"), ALONE[how])
+    with autopar.load(tmp_path / "b", virtual=True) as trainer:
+        expected = [trainer.step(example.batch(number % 3)).item() for number in range(STEPS)]
+    torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=0)
 
 
 def _gpt(dtype: torch.dtype) -> tuple[nn.Module, dict[str, torch.Tensor]]:

@@ -6,6 +6,7 @@ body         each op of it a node
 in_place     with new content written over the old one
 held         unless the device finds something wrong
 generate     that of a rank
+replay       told to a GPU once, and again
 control      calls and loops within it
 ranks        who runs the programs in this process
 distributed  one rank among real processes

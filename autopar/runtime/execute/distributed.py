@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from autopar.base.arguments import FLAG, SECONDS, expect
-from autopar.base.errors import AutoparError
+from autopar.base.errors import AutoparError, InvalidInputError
 from autopar.ir.builds.files import Build, read_build
 from autopar.ir.deployment import Deployment
+from autopar.ir.devices import CUDA
 from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.memory.transfers import hosted
 from autopar.ir.program import Program
@@ -30,6 +31,7 @@ from autopar.runtime.collectives.host_transfers import settle
 from autopar.runtime.execute.code import Code
 from autopar.runtime.execute.connection import Connection
 from autopar.runtime.execute.generate import Generator
+from autopar.runtime.execute.replay import recording
 from autopar.runtime.execute.sized import SizedRank
 from autopar.runtime.execute.specialize import specialize_signature
 from autopar.runtime.execute.updates import InPlace
@@ -78,7 +80,8 @@ class JobRank(Closing):
         backend: str = "auto",
         timeout: float = DEFAULT_TIMEOUT,
         start_timeout: float = DEFAULT_START_TIMEOUT,
-        torch_compile: bool = False,
+        torch_compile: bool | None = None,
+        cuda_graphs: bool = False,
         processes: Processes | None = None,
         on_failure: Callable[[RankFailure], None] | None = None,
         weights: str | Path | Sequence[str | Path] = (),
@@ -86,7 +89,8 @@ class JobRank(Closing):
         check_inputs: bool = True,
     ) -> None:
         expect(SECONDS, timeout=timeout, start_timeout=start_timeout)
-        expect(FLAG, torch_compile=torch_compile, check_inputs=check_inputs)
+        expect(FLAG, cuda_graphs=cuda_graphs, check_inputs=check_inputs)
+        expect(FLAG.or_none, torch_compile=torch_compile)
         self.processes = processes or Processes.from_environment()
         self.rank = self.processes.rank
         self._connection = Connection(self.processes, timeout, start_timeout, on_failure)
@@ -94,7 +98,8 @@ class JobRank(Closing):
         self.absent: set[str] = set()
         try:
             with self.supervisor.reported():
-                self._open(build, backend, torch_compile, weights, in_place or InPlace())
+                how = (torch_compile, cuda_graphs)
+                self._open(build, backend, how, weights, in_place or InPlace())
         except BaseException:
             self.close()
             raise
@@ -105,7 +110,7 @@ class JobRank(Closing):
         self,
         build: str | Path,
         backend: str,
-        torch_compile: bool,
+        how: tuple[bool | None, bool],
         weights: str | Path | Sequence[str | Path],
         in_place: InPlace,
     ) -> None:
@@ -115,11 +120,20 @@ class JobRank(Closing):
         backend = backend_for(backend, self.build)
         self.device = choose_device(backend, self.processes)
         check_device(self.device, self.build)
-        self._agree(torch_compile)
+        torch_compile, cuda_graphs = how
+        if torch_compile is None:
+            torch_compile = self.device.type == CUDA
+        if cuda_graphs and self.device.type != CUDA:
+            raise InvalidInputError(
+                f"cuda_graphs=True: this rank computes on {self.device}; leave it out there"
+            )
+        graphs = ", cuda_graphs=True" if cuda_graphs else ""
+        self._agree(f"torch_compile={torch_compile}{graphs}")
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         where = self.supervisor.whereabouts
-        self._generator = Generator(self.device, in_place, torch_compile, where)
+        record = recording(torch.cuda.graph_pool_handle()) if cuda_graphs else None
+        self._generator = Generator(self.device, in_place, torch_compile, where, record)
         self._specialize()
         self.weights = self._read_weights()
         self._connection.meet("loaded")
@@ -127,9 +141,9 @@ class JobRank(Closing):
         # Who ends its connections at once would end those that others are still making.
         self._connection.meet("connected")
 
-    def _agree(self, torch_compile: bool) -> None:
+    def _agree(self, how: str) -> None:
         read = identity_of(self.files)
-        options = f"{self.device.type}, torch_compile={torch_compile}, weights={read}"
+        options = f"{self.device.type}, {how}, weights={read}"
         ranks = self.deployment.world_size
         self._connection.agree(Identity(self.build.digest, ranks, __version__, options))
 

@@ -11,6 +11,7 @@ from autopar.ir.program import Program
 from autopar.runtime.collectives.groups import Group
 from autopar.runtime.execute.code import Forward
 from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.replay import Record, Replay, is_static
 from autopar.runtime.execute.torch_compile import through_torch_compile
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.failure.whereabouts import Whereabouts
@@ -28,12 +29,14 @@ class Generator:
         in_place: What is looked at before anything is overwritten.
         torch_compile: Whether programs run through `torch.compile`.
         whereabouts: Where the rank is; learns of all code.
+        record: Records what is replayed as a CUDA graph; None if nothing is.
     """
 
     device: torch.device
     in_place: InPlace
     torch_compile: bool
     whereabouts: Whereabouts
+    record: Record | None = None
 
     def __call__(self, groups: Mapping[str, Group], program: Program) -> Forward:
         """Returns the code of a specialized program.
@@ -46,8 +49,12 @@ class Generator:
         find_kernel = kernel if self.torch_compile else fast_kernel
         module = emit(program, groups, self.device, self.in_place, find_kernel)
         self.whereabouts.add(module)
-        if not self.torch_compile:
-            # `forward` and not the module itself: see `control`.
-            return module.forward
-        # A guard looks at a value, which ends a graph, as a fused step does.
-        return through_torch_compile(module, not trains(program))
+        static = self.record is not None and is_static(program, module)
+        # `forward` and not the module itself: see `control`.
+        forward: Forward = module.forward
+        if self.torch_compile:
+            # A guard looks at a value, which ends a graph, as a fused step does.
+            forward = through_torch_compile(module, not trains(program))
+        if self.record is None or not static:
+            return forward
+        return Replay(forward, program, self.device, self.record)

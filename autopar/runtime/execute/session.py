@@ -54,7 +54,9 @@ class Session(Closing):
         timeout: Seconds that each collective waits for the other ranks. In a process group of the
             user's own, among all ranks, its own time-out counts.
         start_timeout: Seconds that the start waits for the other ranks, all its steps together.
-        torch_compile: Whether to run the program through `torch.compile`.
+        torch_compile: Whether to run the program through `torch.compile`; by default on GPUs.
+        cuda_graphs: Whether a GPU is told of a step once, and then to do it again, which spares the
+            host much; where it can be: where no state waits on the host, nor grows.
         processes: Who this process is; by default what the launcher says.
         on_failure: See `Supervisor`.
         weights: A safetensors file with weights, or a folder or index of Hugging Face's, which
@@ -74,7 +76,8 @@ class Session(Closing):
         backend: str = "auto",
         timeout: float = DEFAULT_TIMEOUT,
         start_timeout: float = DEFAULT_START_TIMEOUT,
-        torch_compile: bool = False,
+        torch_compile: bool | None = None,
+        cuda_graphs: bool = False,
         processes: Processes | None = None,
         on_failure: Callable[[RankFailure], None] | None = None,
         weights: str | Path | Sequence[str | Path] = (),
@@ -86,6 +89,7 @@ class Session(Closing):
             timeout=timeout,
             start_timeout=start_timeout,
             torch_compile=torch_compile,
+            cuda_graphs=cuda_graphs,
             processes=processes,
             on_failure=on_failure,
             weights=weights,

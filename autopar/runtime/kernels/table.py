@@ -231,7 +231,8 @@ def _flattened(kernel: Kernel) -> Kernel:
     """Returns a kernel whose results, lists of tensors, become one tuple of all tensors."""
 
     def flat(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor for tensors in kernel(*args, **kwargs) for tensor in tensors)
+        found = kernel(*args, **_with_rate(kwargs))
+        return tuple(tensor for tensors in found for tensor in tensors)
 
     return flat
 
@@ -254,9 +255,20 @@ def _with_strides(strict: Kernel, dense: Callable[[torch.Tensor], torch.Tensor])
 
 def _with_dense_gradients(step: Kernel) -> Kernel:
     def stepped(self: list[Any], grads: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
-        step(self, [gradient.contiguous() for gradient in grads], *args, **kwargs)
+        step(self, [gradient.contiguous() for gradient in grads], *args, **_with_rate(kwargs))
 
     return stepped
+
+
+def _with_rate(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what a fused step is given, with a learning rate that its kernel takes.
+
+    One in main memory goes along with the kernel; one on an accelerator must have 32 bits.
+    """
+    rate = given.get("lr")
+    if not isinstance(rate, Tensor) or rate.is_cpu:
+        return given
+    return {**given, "lr": rate.to(torch.float32)}
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

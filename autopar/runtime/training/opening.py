@@ -73,7 +73,7 @@ def open_trainer(
 NOW, LATER = "now", "later"
 
 _CHECK = Kind(
-    lambda value: isinstance(value, bool) or value in (NOW, LATER),
+    lambda value: isinstance(value, bool) or (isinstance(value, str) and value in (NOW, LATER)),
     f"True, False, {NOW!r} or {LATER!r}",
 )
 

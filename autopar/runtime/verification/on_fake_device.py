@@ -48,7 +48,7 @@ from autopar.runtime.execute.specialize import (
 from autopar.runtime.execute.updates import InPlace
 from autopar.runtime.kernels.table import IR_DTYPES, TORCH_DTYPES
 from autopar.runtime.ports.open_inputs import deployment_at, planned_sizes
-from autopar.runtime.ports.rates import is_rate
+from autopar.runtime.ports.rates import is_rate, trains
 from autopar.runtime.verification.without_driver import without_driver
 
 
@@ -120,7 +120,9 @@ class _Rank:
         self.rank = rank
         self.program = program
         self.device = torch.device(device, 0)
-        self.module = emit(program, virtual_groups(deployment, rank), self.device, InPlace())
+        judges = trains(program) and not hosted(program)
+        in_place = InPlace(held=True if judges else None)
+        self.module = emit(program, virtual_groups(deployment, rank), self.device, in_place)
         self.found: dict[tuple[int, str], Obstacle] = {}
         self.values = {
             id(op): [function.values[name] for name in op.results]
