@@ -19,6 +19,7 @@ from autopar.annotate.plan_text import PinnedActivations, PinnedOp, PinnedValue,
 from autopar.base.arguments import PATH, expect
 from autopar.base.errors import Loc
 from autopar.base.file import check_file, write_file
+from autopar.base.units import counted
 from autopar.completion.complete import propagated
 from autopar.completion.decisions import decisive_ops
 from autopar.completion.problem.problem import Problem
@@ -27,7 +28,9 @@ from autopar.completion.submesh.slices import without_brought
 from autopar.ir.activations import NUMBERED, choice_of
 from autopar.ir.fixed import Fixed
 from autopar.ir.layout import Origin
+from autopar.ir.ops.loops import microbatches
 from autopar.ir.program import STORED_ROLES, Function, Op, Program, Value, fixed_of
+from autopar.pipeline.options import CompileOptions
 
 ROUNDS = 4
 """How often a plan is completed to find what it lacks; then it pins everything."""
@@ -60,7 +63,7 @@ def plan_of(what: Explainable) -> str:
         title += " What is computed again follows from the limit of memory."
     return plan_text(
         decided.mesh,
-        title,
+        "\n".join((title, *_to_say_again(decided.options, main))),
         [_pinned_value(main.values[name]) for name in main.values if name in values],
         [_pinned_op(op) for op in main.ops if op.results[0] in ops],
         main.values,
@@ -71,6 +74,22 @@ def plan_of(what: Explainable) -> str:
         chunks=decided.options.chunks,
         update=decided.options.update,
     )
+
+
+def _to_say_again(options: CompileOptions, main: Function) -> Iterator[str]:
+    """Yields what a plan was made for and doesn't say to a compiler."""
+    parts = []
+    if options.pipeline:
+        stages = 1 + max((op.stage for op in main.ops), default=0)
+        parts.append(
+            f"a pipeline of {counted(stages, 'stage')} along {options.pipeline},"
+            f" schedule {options.schedule}"
+        )
+    times = max((options.microbatches, *map(microbatches, main.ops)))
+    if times > 1:
+        parts.append(f"a batch in {times} microbatches")
+    if parts:
+        yield f"It is for {', and '.join(parts)}: say so again where you compile with it."
 
 
 def save_plan(what: Explainable, path: str | Path) -> None:

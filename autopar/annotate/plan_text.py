@@ -94,7 +94,7 @@ def plan_text(
 
     Args:
         mesh: The processes.
-        title: The first comment.
+        title: The first comment, of a line or more.
         values: The values it pins.
         ops: The ops it pins.
         names: The names of all values of the program, to tell what a pattern fits.
@@ -107,7 +107,8 @@ def plan_text(
     """
     known = Names(names)
     sizes = ",".join(f"{axis}={size}" for axis, size in mesh.axis_sizes().items())
-    lines = [f"# {title}", f"mesh: {sizes}", "strategy: none"]
+    lines = [f"# {line}" for line in title.splitlines()]
+    lines += [f"mesh: {sizes}", "strategy: none"]
     if memory_bytes is not None:
         lines.append(f"memory: {memory_bytes}B  # {human_bytes(memory_bytes)}")
     lines += ["exact: true", *(["apart: true"] if apart else [])]

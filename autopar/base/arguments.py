@@ -16,7 +16,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.base.errors import InvalidInputError
+from autopar.base.errors import InvalidInputError, near_misses
 
 LONGEST_NAME = 255
 """Bytes of the name of a file or folder: no file system has longer ones."""
@@ -34,10 +34,12 @@ class Kind:
     Attributes:
         fits: Whether a value is such.
         words: What to give instead of one that isn't.
+        names: Of which a text is to be one.
     """
 
     fits: Callable[[object], bool]
     words: str
+    names: tuple[str, ...] = ()
 
     @property
     def or_none(self) -> Kind:
@@ -57,7 +59,8 @@ def expect(kind: Kind, /, **given: object) -> None:
     """
     for name, value in given.items():
         if not kind.fits(value):
-            raise InvalidInputError(f"{name}={shown(value)}: give {kind.words}")
+            near = near_misses(value, kind.names) if isinstance(value, str) else ""
+            raise InvalidInputError(f"{name}={shown(value)}: give {kind.words}{near}")
 
 
 def shown(value: object) -> str:
@@ -83,7 +86,9 @@ def one_of(*types: type, words: str) -> Kind:
 def one_name(names: Sequence[str]) -> Kind:
     """Returns the kind of a text that is one of some names."""
     return Kind(
-        lambda value: isinstance(value, str) and value in names, " or ".join(map(repr, names))
+        lambda value: isinstance(value, str) and value in names,
+        " or ".join(map(repr, names)),
+        tuple(names),
     )
 
 

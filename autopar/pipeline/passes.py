@@ -40,7 +40,7 @@ from autopar.partition.pipeline.schedules import AUTO_SCHEDULE
 from autopar.partition.recompute import DoesNotFit
 from autopar.pipeline.annotated import annotated, uncut
 from autopar.pipeline.decided import Compiled, lowering_of
-from autopar.pipeline.device_memory import check_device_memory
+from autopar.pipeline.device_memory import MEMORY, check_device_memory
 from autopar.pipeline.fastest_chunks import fastest_chunks
 from autopar.pipeline.fastest_schedule import (
     FastestSchedule,
@@ -180,8 +180,8 @@ def _compiled(
     if plan.is_timed:
         seconds = evaluate(lowered.ranks, options.cluster).serialized_seconds
     said = (*plan.reported(seconds, fitted.added_seconds), *fitted.remarks)
-    if plan.forecast is None:
-        said = (*said, *_held(fitted, options.memory_bytes))
+    if plan.forecast is None and options.memory_bytes is not None:
+        said = (*(each for each in said if each.subject != MEMORY), _held(fitted, options))
     said = (*said, *other_figures(options.cluster, options.device))
     staged = predicted_stages(fitted.program, options)
     at_once = computed_at_once(pinned) if options.microbatches > 1 else ()
@@ -222,12 +222,11 @@ def _fastest_pipeline(
     return fastest, remarks
 
 
-def _held(fitted: Fitted, memory_bytes: int | None) -> tuple[ReportEntry, ...]:
-    """Returns what is to be said of a limit of memory that no search knew of."""
-    if memory_bytes is None:
-        return ()
-    held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(memory_bytes)}"
-    return (ReportEntry("search", "memory", held),)
+def _held(fitted: Fitted, options: CompileOptions) -> ReportEntry:
+    """Returns what is to be said of a limit of memory where no search had others to compare."""
+    assert options.memory_bytes is not None
+    held = f"at most {human_bytes(fitted.peak_bytes)} of {human_bytes(options.memory_bytes)}"
+    return ReportEntry("search", MEMORY, held)
 
 
 def with_exact_offload(program: Program, options: CompileOptions) -> tuple[Program, CompileOptions]:

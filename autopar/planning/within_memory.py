@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import islice
 
 from autopar.base.errors import AnnotationError
-from autopar.base.units import counted, human_bytes, human_slowdown
+from autopar.base.units import counted, human_bytes, human_seconds, human_slowdown
 from autopar.completion.complete import Searched, propagated
 from autopar.completion.plan import Plan
 from autopar.completion.search.bounds.lagrangian import least_seconds_within
@@ -39,6 +39,9 @@ PRESET_OPS = 2_000
 MOST_PRESETS = 16
 """Usual presets that are tried at most."""
 
+FAR = 2
+"""From so many times as long on, both times are said in the place of how they compare."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -56,6 +59,13 @@ class Outcome:
     def seconds(self) -> float:
         """Serialized seconds of what is run."""
         return self.plan.seconds + self.added_seconds
+
+
+def _slower(seconds: float, base: float) -> str:
+    """Returns how a plan compares with the fastest without a limit: seconds where it is far off."""
+    if seconds < FAR * base:
+        return f"{human_slowdown(seconds / base)} the fastest without a limit"
+    return f"{human_seconds(seconds)}, where it is {human_seconds(base)} without a limit"
 
 
 class Within:
@@ -100,8 +110,7 @@ class Within:
             return best.plan.plan.with_remark("memory", f"the fastest plan fits within {limit}")
         detail = f"the fastest of {counted(len(self._plans), 'plan')} within {limit}"
         if best.seconds > self.base.seconds > 0:
-            slower = human_slowdown(best.seconds / self.base.seconds)
-            detail += f"; {slower} the fastest without a limit"
+            detail += f"; {_slower(best.seconds, self.base.seconds)}"
         return self._forecast(best, memory_bytes).with_remark("memory", detail)
 
     def _forecast(self, best: Outcome, memory_bytes: int) -> Plan:

@@ -124,7 +124,7 @@ def test_schedules_that_need_the_loss_are_refused(schedule: str) -> None:
         ),
         ({"pipeline": "pp", "devices": 1}, "is an axis of a certain mesh; give mesh="),
         ({"microbatches": 0, "mesh": "1"}, "microbatches=0: give a whole number from 1 on"),
-        ({"schedule": "1f", "mesh": "1"}, "schedule='1f': give '1f1b' or"),
+        ({"schedule": "1f1", "mesh": "1"}, "schedule='1f1': give .*; did you mean 1f1b"),
         ({"pipeline": 3, "mesh": "1"}, "pipeline=3"),
     ],
 )

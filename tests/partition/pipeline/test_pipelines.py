@@ -131,6 +131,10 @@ def test_a_build_remembers_its_stages(tmp_path: Path) -> None:
     first, second = (frozenset({("pp", index)}) for index in (0, 1))
     assert decided.problem.stages == {0: first, 1: second, 2: first}
     assert decided.lowering(decided.completed).ranks.main == step.ranks.main
+    assert autopar.plan_of(step).splitlines()[1] == (
+        "# It is for a pipeline of 3 stages along pp, schedule gpipe, and a batch in 2"
+        " microbatches: say so again where you compile with it."
+    )
 
 
 @pytest.mark.parametrize(
