@@ -145,7 +145,10 @@ def measured(
     """
     device = on_device(options)
     torch.manual_seed(0)
-    model, batch = case.model().to(torch.bfloat16), moved(case.batch(), torch.device("cpu"))
+    with device:  # where numbers are drawn fast
+        model = case.model()
+    model = model.to("cpu", torch.bfloat16)
+    batch = moved(case.batch(), torch.device("cpu"))
     if loss is not None:
         batch = (batch["input_ids"], batch["labels"])
     made = autopar.compile(
@@ -164,7 +167,8 @@ def measured(
     there = moved(batch, device)
     with tempfile.TemporaryDirectory() as folder:
         made.save(folder)
-        with autopar.load(folder, torch_compile=True) as trainer:
+        graphs = options.cuda_graphs
+        with autopar.load(folder, torch_compile=True, cuda_graphs=graphs) as trainer:
             steps: dict[str, Callable[[], Tensor]] = {"ms": lambda: trainer.step(there)}
             if beside:
                 steps["torch ms"] = eager_step(model.to(device), there, loss)
@@ -209,6 +213,7 @@ def start(name: str, options: argparse.Namespace, *more: str) -> subprocess.Pope
     """Starts the process of a model."""
     words = ["--child", name, "--device", options.device, "--cluster", options.cluster]
     words += ["--rounds", str(options.rounds), *(["--tiny"] if options.tiny else []), *more]
+    words += ["--cuda-graphs"] if options.cuda_graphs else []
     return subprocess.Popen(
         [sys.executable, __file__, *words],
         stdout=subprocess.PIPE,
@@ -298,6 +303,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--cluster", default="", help="whose times are predicted")
     parser.add_argument("--tiny", action="store_true", help="models in little")
+    parser.add_argument("--cuda-graphs", action="store_true", help="autopar's steps are replayed")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=460, help="for all of it")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)

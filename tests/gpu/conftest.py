@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 import torch
+
+from tests.gpu.places import Note
 
 # Before CUDA begins: matrix products add up alike in every run only with workspaces of this size.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -15,7 +16,7 @@ ROWS = pytest.StashKey[list[tuple[str, str, str]]]()
 
 
 @pytest.fixture
-def note(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+def note(request: pytest.FixtureRequest) -> Note:
     """Takes a figure and what it is measured by, for the table."""
     rows = request.config.stash.setdefault(ROWS, [])
     return lambda found, allowed: rows.append((request.node.name, found, allowed))

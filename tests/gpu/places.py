@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -12,6 +12,9 @@ PLACE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("
 """A GPU if there is one."""
 
 ON_GPU = PLACE.type == "cuda"
+
+Note = Callable[[str, str], None]
+"""Takes a figure and what it is measured by, for the table."""
 
 needs_gpu = pytest.mark.skipif(not ON_GPU, reason="torch finds no GPU here")
 

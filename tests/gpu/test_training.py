@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import autopar
 from autopar import ProcessMesh
 from autopar.cost import memory_timeline
 from autopar.runtime.job.processes import Processes
-from tests.gpu.places import PLACE, exact, needs_gpu
+from tests.gpu.places import PLACE, Note, exact, needs_gpu
 from tests.runtime.job.real import run_ranks
 from tests.zoo.models import ZOO
 from tests.zoo.test_training import WITHOUT_SEQUENCE, mesh_of
@@ -29,8 +29,6 @@ from tests.zoo.training import (
 )
 
 pytestmark = pytest.mark.slow
-
-Note = Callable[[str, str], None]
 
 HALF = ("gpt2", "llama", "vit", "resnet")
 HALF_TOLERANCE = 1e-2
