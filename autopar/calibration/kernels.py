@@ -129,6 +129,10 @@ def _softmax(make: Maker, elements: int) -> Kernel:
     return moving(lambda x: x.softmax(-1), make.rows(elements))
 
 
+def _safe_softmax(make: Maker, elements: int) -> Kernel:
+    return moving(lambda x: aten._safe_softmax.default(x, -1), make.rows(elements))
+
+
 def _softmax_backward(make: Maker, elements: int) -> Kernel:
     backward = aten._softmax_backward_data.default
     grad, out = make.rows(elements), make.rows(elements)
@@ -301,6 +305,7 @@ MOVING: Mapping[str, Make] = {
     "fill": _fill,
     "reduction": _reduction,
     "softmax": _softmax,
+    "safe_softmax": _safe_softmax,
     "softmax_backward": _softmax_backward,
     "log_softmax": _log_softmax,
     "log_softmax_backward": _log_softmax_backward,

@@ -28,7 +28,8 @@ _NAMES: Mapping[str, str] = {
     " nll_loss2d_backward new_zeros new_full new_ones",
     "reduction": "sum mean amax amin max min prod std var var_mean std_mean linalg_vector_norm"
     " linalg__powsum norm any all argmax argmin",
-    "softmax": "softmax safe_softmax masked_softmax logsumexp",
+    "softmax": "softmax masked_softmax logsumexp",
+    "safe_softmax": "safe_softmax",
     "softmax_backward": "softmax_backward_data masked_softmax_backward",
     "log_softmax": "log_softmax",
     "log_softmax_backward": "log_softmax_backward_data",

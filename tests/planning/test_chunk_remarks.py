@@ -157,3 +157,15 @@ def test_the_command_says_it_too(tmp_path: Path) -> None:
     done = command("compile", str(tmp_path / "model.onnx"), *words)
     assert done.exit_code == 0, done.output
     assert "--chunks *=8: one device holds" in done.stdout
+
+
+def test_parts_of_microbatches_that_save_nothing_are_warned_of() -> None:
+    """A microbatch of few rows isn't smaller in parts."""
+    wide = Head()
+    wide.pre, wide.head = nn.Linear(WIDTH, 256), nn.Linear(256, CLASSES)
+    step = compiled({"head": 8}, module=wide, rows=4, accumulate=2)
+    (effect,) = (each.detail for each in step.report if each.subject == "chunks['head']")
+    assert effect.startswith("one device holds as much in parts as as a whole, in one of 2 micro")
+    assert effect.endswith("or leave it out")
+    with pytest.raises(autopar.AutoparError, match=r", in one of 4 microbatches; name another"):
+        compiled({"head": 8}, rows=4, accumulate=4)

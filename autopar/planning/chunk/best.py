@@ -12,6 +12,7 @@ from autopar.base.errors import AnnotationError
 from autopar.ir.chunks import chunk_of, without_chunk
 from autopar.ir.expr.expression import planned, prod
 from autopar.ir.ops import rule_of
+from autopar.ir.ops.loops import microbatches
 from autopar.ir.ops.reduce.arg_reduction import WITH_EXTREMA
 from autopar.ir.program import Function, Op, Program
 from autopar.ir.rules.rule import SAME
@@ -129,7 +130,14 @@ def _nothing_gained(
     why = _no_dimension(main, wanted)
     if regions:
         why = "nothing is saved, as what is large is an output, or read as a whole"
+        why += of_microbatches(main)
     return NothingGained(first.place, first.name, first.parts, next(refused, why))
+
+
+def of_microbatches(main: Function) -> str:
+    """Returns that it is a microbatch that is cut, where it is, as what follows in a message."""
+    times = max(map(microbatches, main.ops), default=1)
+    return f", in one of {times} microbatches" if times > 1 else ""
 
 
 def _no_dimension(main: Function, wanted: Sequence[Wanted]) -> str:

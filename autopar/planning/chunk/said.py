@@ -18,7 +18,7 @@ from autopar.ir.builds.manifest import ReportEntry
 from autopar.ir.program import MICROBATCH, Function, Op, Program
 from autopar.partition import UnrollLoops
 from autopar.planning.chunk import Chunks, Left
-from autopar.planning.chunk.best import Made
+from autopar.planning.chunk.best import Made, of_microbatches
 
 REPORTED = "chunk"
 """The category of report entries."""
@@ -28,6 +28,10 @@ SHOWN = 3
 
 _NO_TIME = 1e-9
 """Seconds by which the rounding of sums may tell programs apart."""
+
+
+_LITTLE = 0.01
+"""Part of what a device holds that is nothing to save."""
 
 
 class Alone(NamedTuple):
@@ -92,22 +96,28 @@ def _effects(chunks: Chunks, cluster: Cluster) -> Iterator[ReportEntry]:
     for place, made in groupby(chunks.made, key=lambda each: each.wanted.place):
         cuts = list(made)
         if place != BY_LIMIT:
-            effect = _effect(alone(cuts[0].before), alone(cuts[-1].after))
+            before, after = alone(cuts[0].before), alone(cuts[-1].after)
+            effect = _effect(before, after, of_microbatches(cuts[0].before))
             yield ReportEntry(REPORTED, place, effect)
 
 
-def _effect(before: Alone, after: Alone) -> str:
-    """Returns what parts save and take, in words."""
-    held = f"{human_bytes(before.peak_bytes)} -> {human_bytes(after.peak_bytes)}"
+def _effect(before: Alone, after: Alone, where: str) -> str:
+    """Returns what parts save and take, in words; where it is that they save nothing."""
+    whole, parts = human_bytes(before.peak_bytes), human_bytes(after.peak_bytes)
     more = after.seconds - before.seconds
     time = f"in {human_seconds(abs(more))} {'more' if more > 0 else 'less'}"
     if abs(more) < _NO_TIME:
         time = "in as much time"
-    if after.peak_bytes <= before.peak_bytes:
+    held = f"{whole} -> {parts}"
+    if after.peak_bytes > before.peak_bytes:
+        held = f"more in parts than as a whole, {held}"
+    elif after.peak_bytes > (1 - _LITTLE) * before.peak_bytes:
+        held = f"as much in parts as as a whole{where}, {whole}"
+    else:
         return f"one device holds {held}, {time}"
     return (
-        f"one device holds more in parts than as a whole, {held}, {time}; name another value,"
-        " dimension or number of parts, or leave it out"
+        f"one device holds {held}, {time}; name another value, dimension or number of parts, or"
+        " leave it out"
     )
 
 
