@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.functional import mse_loss
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,10 +18,7 @@ import autopar
 from autopar.base.errors import InvalidInputError
 from autopar.ir.devices import CUDA
 from autopar.runtime import NonFiniteLoss, Trainer
-from autopar.runtime.execute.connection import Connection
-from autopar.runtime.job.processes import Processes
 from tests.gpu.places import ON_GPU, PLACE
-from tests.runtime.job.real import run_ranks
 from tests.runtime.training.steps import Reference, batches
 
 READ = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero")
@@ -109,37 +105,6 @@ def test_a_wrong_loss_changes_nothing_and_nobody_waits(tmp_path: Path, optimizer
 def _flat(trainer: Trainer) -> dict[str, torch.Tensor]:
     state = trainer.optimizer_state_dict()["state"]
     return {f"{name}.{key}": t.clone() for name, s in state.items() for key, t in s.items()}
-
-
-def _compared(processes: Processes, build: str) -> list[object]:
-    """Returns losses, and why a batch is refused, of a rank that is told that it is on a GPU."""
-    agree = Connection.agreement
-    Connection.agreement = lambda self, device, check: agree(  # type: ignore[method-assign]
-        self, torch.device("cuda", 0), check
-    )
-    first, second, other = batches(3)
-    with autopar.load(build, processes=processes, check_loss="later") as trainer:
-        found: list[object] = [trainer.step(batch).item() for batch in (first, second)]
-        try:
-            trainer.step((first, other)[processes.rank])
-        except InvalidInputError as error:
-            found.append(str(error).partition("\n")[0])
-        found.append(trainer.step(other).item())
-        trainer.check_losses()
-    assert not dist.is_initialized()
-    return found
-
-
-@pytest.mark.slow
-def test_ranks_of_gpus_compare_on_their_hosts(tmp_path: Path) -> None:
-    model = Reference.of_seed().model
-    optimizer = Adam(model.parameters())
-    (batch,) = batches(1)
-    made = autopar.compile(model, batch, mesh=2, loss=mse_loss, optimizer=optimizer)
-    made.save(tmp_path)
-    one, other = run_ranks(2, _compared, str(tmp_path))
-    assert one == other
-    assert "aren't given the same" in one[2] or "differ" in one[2], one
 
 
 def test_what_the_host_updates_it_looks_at_first(tmp_path: Path) -> None:

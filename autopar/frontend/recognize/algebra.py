@@ -10,6 +10,7 @@ themselves. All that differs is how results are rounded.
     wide(x)       x in f32, if it is of a narrower dtype
     narrow(y)     back in such a dtype
     erf(x) ...    functions in `FUNCTIONS`
+    relu6(x)      x, but 0 where it is less, and 6 where it is more; `unit` likewise with 1
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ FUNCTIONS = {
     "sigmoid": "aten.sigmoid.default",
     "sqrt": "aten.sqrt.default",
 }
+CLAMPS = {"relu6": 6.0, "unit": 1.0}
 NUMBERS = frozenset(("eps",))
 NARROW = frozenset(("f16", "bf16"))
 
@@ -37,6 +39,7 @@ _POWERS = ("aten.pow.Tensor_Scalar", "aten.square.default")
 _ROOT = "aten.rsqrt.default"
 _SUMS = ("aten.add.Tensor", "aten.sub.Tensor")
 _CAST = "aten._to_copy.default"
+_CLAMP = "aten.clamp.default"
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,10 @@ def _applied(wanted: Formula, name: str, flow: Dataflow, found: Match) -> Iterat
         found = replace(found, dims=dims)
     elif wanted.kind in ("wide", "narrow"):
         if not _is_cast(op, flow, *((given, name) if wanted.kind == "wide" else (name, given))):
+            return
+    elif wanted.kind in CLAMPS:
+        least, most = (flow.number(op.arg(bound)) for bound in ("min", "max"))
+        if op.kind != _CLAMP or (least, most) != (0.0, CLAMPS[wanted.kind]):
             return
     elif op.kind != FUNCTIONS[wanted.kind]:
         return

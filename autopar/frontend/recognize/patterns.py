@@ -134,5 +134,11 @@ PATTERNS: Sequence[Pattern] = (
         elementwise(approximate="tanh"),
     ),
     Spelled("aten.silu.default", ("x * sigmoid(x)",), elementwise()),
+    Spelled(
+        "aten.hardswish.default",
+        ("x * relu6(x + 3) / 6", "x * unit(x / 6 + 0.5)"),
+        elementwise(),
+    ),
+    Spelled("aten.hardsigmoid.default", ("relu6(x + 3) / 6", "unit(x / 6 + 0.5)"), elementwise()),
 )
 """What is recognized; the longer formula first."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from torch import Tensor
 
 from autopar.ir.expr.at_sizes import Sizes
 from autopar.ir.program import Program
 from autopar.ir.used_sizes import used_sizes
-from autopar.runtime.execute.simplify import simplified
+from autopar.runtime.execute.simplify import without_needless
 from autopar.runtime.execute.specialize import Emptiness, specialize_functions
 
 Forward = Callable[..., tuple[Tensor, ...]]
@@ -57,6 +56,4 @@ class Code:
         return lambda *inputs: forward(*inputs, *numbers)
 
     def _concrete(self, sizes: Sizes) -> Program:
-        found = specialize_functions(self._program, self._coords, sizes)
-        functions = {name: simplified(function) for name, function in found.functions.items()}
-        return replace(found, functions=functions)
+        return without_needless(specialize_functions(self._program, self._coords, sizes))

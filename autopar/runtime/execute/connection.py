@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 import torch
-import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, _world
+from torch.distributed.distributed_c10d import PrefixStore
 
 from autopar.ir.deployment import Deployment
 from autopar.runtime.agree.agreement import Agreement
@@ -59,7 +58,6 @@ class Connection(Closing):
         )
         self._world: World | None = None
         self._sums: Sums | None = None
-        self._talking: dist.ProcessGroup | None = None
         groups = PrefixStore("groups", self.supervisor.store)
         self._groups = ProcessGroups(self.supervisor.name, groups, self.timeout)
         self._deployments: list[Deployment] = []
@@ -124,9 +122,6 @@ class Connection(Closing):
         if self._sums is not None:
             self._sums.leave()
         self._groups.close()
-        if self._talking in _world.pg_map:
-            dist.destroy_process_group(self._talking)
-            self._talking = None
         if self._world is not None:
             self._world.close()
         self.supervisor.close()
@@ -134,13 +129,8 @@ class Connection(Closing):
     def _talk(self, device: torch.device) -> RankTalk | None:
         if self.processes.size == 1:
             return None
-        # What ranks compare is known to the host, which doesn't wait for a device to hear of it.
-        here = torch.device("cpu")
-        if device != here:
-            with interface_of(self.processes):
-                self._talking = dist.new_group(backend="gloo", timeout=self.timeout)
-        self._sums = self.supervisor.sums(here, self._talking)
-        return RankTalk(self.processes, here, lambda: self.messages(meeting=False), self._sums)
+        self._sums = self.supervisor.sums(device)
+        return RankTalk(self.processes, device, lambda: self.messages(meeting=False), self._sums)
 
     def _members(self, rank: int, group: str) -> Collection[int]:
         found = [each for each in self._deployments if group in each.groups]

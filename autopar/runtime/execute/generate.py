@@ -18,6 +18,7 @@ from autopar.runtime.failure.whereabouts import Whereabouts
 from autopar.runtime.kernels.bindings import fast_kernel
 from autopar.runtime.kernels.table import kernel
 from autopar.runtime.ports.rates import trains
+from autopar.runtime.tuned.tuned import can_be_tuned, tuned
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class Generator:
         # torch.compile knows all ops, and not all of torch's functions.
         find_kernel = kernel if self.torch_compile else fast_kernel
         module = emit(program, groups, self.device, self.in_place, find_kernel)
+        if not self.torch_compile and can_be_tuned(program, self.device):
+            found = tuned(program, module)
+            self.whereabouts.add(found.module)
+            return found.forward
         self.whereabouts.add(module)
         static = self.record is not None and is_static(program, module)
         # `forward` and not the module itself: see `control`.

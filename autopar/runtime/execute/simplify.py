@@ -9,7 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autopar.ir.ops.shape.view import RESHAPES, SAME_WITH_SAME_SIZES
-from autopar.ir.program import Function, Op
+from autopar.ir.program import Function, Op, Program
+
+
+def without_needless(program: Program) -> Program:
+    """Returns a rank's program whose functions are simplified."""
+    functions = {name: simplified(function) for name, function in program.functions.items()}
+    return replace(program, functions=functions)
 
 
 def simplified(function: Function) -> Function:

@@ -12,6 +12,8 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -26,21 +28,23 @@ from autopar.ir.memory.transfers import hosted
 from autopar.ir.program import Op, Program, Value
 from autopar.runtime.agree.agreement import Agreement
 from autopar.runtime.agree.shared_lines import NUMBERS
-from autopar.runtime.collectives.groups import members_by_rank, virtual_groups
+from autopar.runtime.collectives.groups import Group, members_by_rank, virtual_groups
 from autopar.runtime.collectives.host_transfers import settle
 from autopar.runtime.collectives.reference import collective
 from autopar.runtime.execute.describe import describe_op
 from autopar.runtime.execute.emit import emit
+from autopar.runtime.execute.simplify import without_needless
 from autopar.runtime.execute.specialize import (
     code_expressions,
     code_key,
     specialize_functions,
     specialize_signature,
 )
-from autopar.runtime.execute.stepper import Request, Scope, Steps, step
+from autopar.runtime.execute.stepper import Request, Scope, Steps, Trace, step
 from autopar.runtime.execute.updates import InPlace, abandoned_raised
 from autopar.runtime.failure.standing import Standing
 from autopar.runtime.job.messages import Messages
+from autopar.runtime.kernels.bindings import fast_kernel
 from autopar.runtime.ports.boxes import Box
 from autopar.runtime.ports.keeping import Keeping, keeping_by_rank
 from autopar.runtime.ports.open_inputs import deployment_at, planned_sizes
@@ -59,6 +63,7 @@ from autopar.runtime.ports.ports import (
 )
 from autopar.runtime.ports.writing_back import WritingBack
 from autopar.runtime.state.open_state import begin_state
+from autopar.runtime.tuned.tuned import Tuned, can_be_tuned, tuned
 from autopar.runtime.weights.weights import WeightFile
 
 RankTrace = Callable[[int, Scope, Value, Tensor], Tensor]
@@ -76,12 +81,22 @@ class VirtualRank:
         program: Its specialized program.
         module: The emitted program; shared by ranks that run equal code, though they differ in
             their groups, which only the virtual mesh knows.
+        tuned: What it runs where nobody looks at values, if that is another form of it; shared
+            likewise.
         weights: Its pieces of the weights by value name.
     """
 
     program: Program
     module: fx.GraphModule
+    tuned: Callable[[], Tuned | None]
     weights: dict[str, Tensor]
+
+    def steps(self, arguments: tuple[Tensor, ...], trace: Trace | None) -> Steps:
+        """Returns a run of it that stops at collectives."""
+        tuned = self.tuned() if trace is None else None
+        if tuned is None:
+            return step(self.module, arguments, trace)
+        return step(tuned.module, (*arguments, *tuned.constants.of(arguments)))
 
 
 class VirtualMesh:
@@ -222,8 +237,7 @@ class VirtualMesh:
         del number
         self.standing.check()
         steps = [
-            step(rank.module, arguments[at], _trace_of(at, trace))
-            for at, rank in enumerate(self.ranks)
+            rank.steps(arguments[at], _trace_of(at, trace)) for at, rank in enumerate(self.ranks)
         ]
         try:
             with torch.no_grad():
@@ -253,23 +267,37 @@ def _load_ranks(
     deployment: Deployment, read: ReadWeights, in_place: InPlace | None, device: torch.device
 ) -> Iterator[VirtualRank]:
     expressions = [code_expressions(program) for program in deployment.programs]
-    emitted: dict[tuple[int, tuple[IntExpr | None, ...]], tuple[Program, fx.GraphModule]] = {}
+    emitted: dict[tuple[int, tuple[IntExpr | None, ...]], _Emitted] = {}
     for rank, entry in enumerate(deployment.ranks):
         coords = deployment.coords_of(rank)
         shared = deployment.program_of(rank)
         known = entry.program, code_key(expressions[entry.program], coords)
         if known not in emitted:
-            program = specialize_functions(shared, coords)
-            module = emit(program, virtual_groups(deployment, rank), device, in_place)
-            emitted[known] = program, module
-        program, module = emitted[known]
+            program, groups = specialize_functions(shared, coords), virtual_groups(deployment, rank)
+            module = emit(program, groups, device, in_place)
+            tuning = partial(_tuned, program, groups, device)
+            emitted[known] = _Emitted(program, module, cache(tuning))
+        program, module, tune = emitted[known]
         program = replace(program, signature=specialize_signature(shared, coords))
-        yield VirtualRank(program, module, read(rank, program))
+        yield VirtualRank(program, module, tune, read(rank, program))
 
 
-def _trace_of(
-    rank: int, trace: RankTrace | None
-) -> Callable[[Scope, Value, Tensor], Tensor] | None:
+class _Emitted(NamedTuple):
+    """What ranks run that run equal code: see `VirtualRank`."""
+
+    program: Program
+    module: fx.GraphModule
+    tuned: Callable[[], Tuned | None]
+
+
+def _tuned(program: Program, groups: Mapping[str, Group], device: torch.device) -> Tuned | None:
+    if not can_be_tuned(program, device):
+        return None
+    program = without_needless(program)
+    return tuned(program, emit(program, groups, find_kernel=fast_kernel))
+
+
+def _trace_of(rank: int, trace: RankTrace | None) -> Trace | None:
     if trace is None:
         return None
     return lambda scope, value, tensor: trace(rank, scope, value, tensor)

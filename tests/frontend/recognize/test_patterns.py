@@ -84,6 +84,23 @@ CASES = {
         "silu",
         ("f16", "bf16", "f32", "f64"),
     ),
+    "hard swish": Case(
+        """
+a B = add.Tensor(self=%x, other=3.0)
+k B = clamp.default(self=%a, min=0.0, max=6.0)
+m B = mul.Tensor(self=%x, other=%k)
+y B = div.Tensor(self=%m, other=6.0)
+""",
+        "hardswish",
+    ),
+    "hard sigmoid": Case(
+        """
+m B = mul.Tensor(self=%x, other=0.16666666666666666)
+a B = add.Tensor(self=%m, other=0.5)
+y B = clamp.default(self=%a, min=0.0, max=1.0)
+""",
+        "hardsigmoid",
+    ),
     "gelu": Case(
         """
 d B = div.Tensor(self=%x, other=1.4142135381698608)
@@ -189,6 +206,9 @@ NEAR = {
     "another half": ("gelu", ("other=0.5", "other=0.25")),
     "a cut quotient": ("gelu", ("381698608", '381698608, rounding_mode="floor"')),
     "another cube": ("gelu by tanh", (CUBE, "0.0447")),
+    "another bound": ("hard swish", ("max=6.0", "max=5.0")),
+    "a bound is left out": ("hard sigmoid", ("min=0.0, ", "")),
+    "another slope": ("hard sigmoid", ("0.16666666666666666", "0.2")),
     "the sigmoid of something else": (
         "silu",
         ("sigmoid.default(self=%x", "sigmoid.default(self=%w"),

@@ -1,0 +1,62 @@
+"""A rank's program as a CPU computes it at inference."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from autopar.ir.program import Program
+from autopar.runtime.ports.ports import is_weight
+from autopar.runtime.ports.rates import trains
+from autopar.runtime.tuned.constants import Constants, taken_out
+from autopar.runtime.tuned.convolutions import tune_convolutions
+from autopar.runtime.tuned.graph import Tuning
+from autopar.runtime.tuned.products import tune_lookups, tune_products
+from autopar.runtime.tuned.writing import write_over_operands
+
+
+class Tuned(NamedTuple):
+    """What runs.
+
+    Attributes:
+        module: Takes the arguments of the program, and then constants.
+        constants: What these are.
+    """
+
+    module: fx.GraphModule
+    constants: Constants
+
+    def forward(self, *arguments: Any) -> tuple[Tensor, ...]:
+        """Returns what the program does of its arguments."""
+        found: tuple[Tensor, ...] = self.module.forward(*arguments, *self.constants.of(arguments))
+        return found
+
+
+def can_be_tuned(program: Program, device: torch.device) -> bool:
+    """Returns whether there is another form of a rank's program that is faster.
+
+    Functions and loops stay as they are, and so does what writes state or trains.
+    """
+    plain = len(program.functions) == 1 and not program.main.aliases
+    return plain and device.type == "cpu" and not trains(program)
+
+
+def tuned(program: Program, module: fx.GraphModule) -> Tuned:
+    """Rewrites what a program was emitted as.
+
+    Args:
+        program: A rank's program that can be tuned.
+        module: What `emit` made of it, which is lost.
+    """
+    weights = {port.name for port in program.signature.inputs if is_weight(port)}
+    tuning = Tuning(module, weights)
+    tune_lookups(tuning)
+    tune_products(tuning)
+    tune_convolutions(tuning)
+    write_over_operands(tuning)
+    constants = taken_out(tuning)
+    module.graph.lint()
+    module.recompile()
+    return Tuned(module, constants)

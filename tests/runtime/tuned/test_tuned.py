@@ -1,0 +1,130 @@
+"""What CPUs compute at inference is what the program says but for rounding, whatever its sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from autopar.runtime.execute.virtual import VirtualMesh
+from autopar.runtime.tuned import graph
+from autopar.runtime.weights.weights import WeightFile
+from autopar.runtime.weights.writing import write_weights
+from tests.runtime.programs import deploy
+
+PADS = "transposed=false, output_padding=[0, 0]"
+IMAGES = f"""
+program "images" executable
+func main {{
+  input %x: T[3, 5, 7, 9]
+  parameter %w: T[6, 5, 3, 3]
+  parameter %gamma: T[6]
+  parameter %beta: T[6]
+  parameter %mean: T[6]
+  parameter %var: T[6]
+  parameter %scale: T[]
+  parameter %shift: T[6, 1, 1]
+  parameter %own: T[6, 1, 3, 3]
+  %c: T[3, 6, 4, 5] = aten.convolution.default(input=%x, weight=%w, bias=none, stride=[2, 2],
+    padding=[1, 1], dilation=[1, 1], {PADS}, groups=1)
+  %n: T[3, 6, 4, 5], %a: T[0], %b: T[0] = aten._native_batch_norm_legit_no_training.default(
+    input=%c, weight=%gamma, bias=%beta, running_mean=%mean, running_var=%var, momentum=0.1,
+    eps=1e-05)
+  %s: T[3, 6, 4, 5] = aten.mul.Tensor(self=%scale, other=%n)
+  %t: T[3, 6, 4, 5] = aten.add.Tensor(self=%s, other=%shift)
+  %r: T[3, 6, 4, 5] = aten.relu.default(self=%t)
+  %d: T[3, 6, 4, 5] = aten.convolution.default(input=%r, weight=%own, bias=none, stride=[1, 1],
+    padding=[1, 1], dilation=[1, 1], {PADS}, groups=6)
+  %h: T[3, 6, 4, 5] = aten.hardswish.default(self=%d)
+  %y: T[3, 6, 4, 5] = aten.add.Tensor(self=%h, other=%r)
+  return %y as "y", %r as "r"
+}}
+"""
+TEXTS = """
+program "texts" executable
+func main {
+  input %ids: i64[3, 5]
+  input %z: T[3, 7, 11]
+  parameter %table: i8[13, 7]
+  parameter %constant_0: T[]
+  parameter %w: T[7, 9]
+  parameter %bias: T[1, 9]
+  parameter %k: T[4, 7, 3]
+  parameter %b: T[4]
+  %f: T[13, 7] = aten._to_copy.default(self=%table, dtype=T)
+  %m: T[13, 7] = aten.mul.Tensor(self=%f, other=%constant_0)
+  %e: T[3, 5, 7] = aten.embedding.default(weight=%m, indices=%ids)
+  %v: T[15, 7] = aten.view.default(self=%e, size=[15, 7])
+  %p: T[15, 9] = aten.mm.default(self=%v, mat2=%w)
+  %u: T[3, 5, 9] = aten.view.default(self=%p, size=[3, 5, 9])
+  %a: T[3, 5, 9] = aten.add.Tensor(self=%bias, other=%u)
+  %g: T[3, 5, 9] = aten.gelu.default(self=%a)
+  %c: T[3, 4, 6] = aten.convolution.default(input=%z, weight=%k, bias=%b, stride=[2], padding=[1],
+    dilation=[1], transposed=false, output_padding=[0], groups=1)
+  %q: T[3, 4, 6] = aten.mul.Tensor(self=%c, other=%c)
+  return %g as "g", %q as "q", %c as "c"
+}
+"""
+TOLERANCE = {"f32": 1e-5, "bf16": 0.0}
+"""Of bfloat16 nothing is tuned but where things are written."""
+
+
+def opened(text: str, dtype: str, folder: Path) -> tuple[VirtualMesh, dict[str, Tensor]]:
+    """Returns one rank of a program, and inputs."""
+    deployment = deploy(
+        {"dp": 1}, text.replace("T[", f"{dtype}[").replace("dtype=T", f"dtype={dtype}")
+    )
+    torch.manual_seed(0)
+    drawn: dict[str, dict[str, Tensor]] = {"input": {}, "parameter": {}}
+    for port in deployment.programs[0].signature.inputs:
+        tensor = torch.rand(port.known_shape) + 0.5
+        if port.dtype.startswith("i"):
+            tensor = torch.randint(0, 13, port.known_shape)
+        kind = {"f32": torch.float32, "bf16": torch.bfloat16, "i8": torch.int8, "i64": torch.int64}
+        drawn[port.role][port.name] = tensor.to(kind[port.dtype])
+    write_weights(folder / "weights.safetensors", drawn["parameter"])
+    with WeightFile(folder / "weights.safetensors") as file:
+        return VirtualMesh(deployment, file), drawn["input"]
+
+
+def assert_as_the_program_says(mesh: VirtualMesh, inputs: dict[str, Tensor], most: float) -> None:
+    """Compares what runs with what runs where somebody looks at each value."""
+    told = mesh.run(inputs, trace=lambda rank, scope, value, tensor: tensor.clone())
+    for _ in range(2):
+        found = mesh.run(inputs)
+        for label, tensor in told.items():
+            assert (found[label] - tensor).abs().max() <= most * tensor.abs().max()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("text", [IMAGES, TEXTS])
+def test_it_is_what_the_program_says(text: str, dtype: str, tmp_path: Path) -> None:
+    mesh, inputs = opened(text, dtype, tmp_path)
+    assert_as_the_program_says(mesh, inputs, TOLERANCE[dtype])
+    for tensor in mesh.ranks[0].weights.values():
+        tensor.mul_(2)
+    assert_as_the_program_says(mesh, inputs, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("text", [IMAGES, TEXTS])
+def test_what_there_is_no_room_for_is_computed_in_each_call(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "MOST_KEPT", 100)
+    mesh, inputs = opened(text, "f32", tmp_path)
+    assert_as_the_program_says(mesh, inputs, 1e-5)
+
+
+def test_what_follows_goes_into_weights_and_biases(tmp_path: Path) -> None:
+    tuned = opened(IMAGES, "f32", tmp_path)[0].ranks[0].tuned()
+    assert tuned is not None
+    assert "batch_norm" not in tuned.module.code
+    assert "mul" not in tuned.module.code
+    assert "hardswish_" in tuned.module.code
+    assert "relu_" in tuned.module.code
+    tuned = opened(TEXTS, "f32", tmp_path)[0].ranks[0].tuned()
+    assert tuned is not None
+    assert "add_product" in tuned.module.code
+    assert tuned.module.code.index("embedding") < tuned.module.code.index("_to_copy")
