@@ -38,6 +38,7 @@ import torch
 from chunks import allocated_bytes
 from chunks_by_memory import shifted
 from gpu_models import MODELS, TINY
+from gpu_rows import head_row, row
 from torch import Tensor, nn
 
 import autopar
@@ -243,29 +244,6 @@ def prepared(names: Sequence[str], options: argparse.Namespace, until: float) ->
     processes = [start(name, options, "--prepare") for name in names]
     for each in processes:
         finished(each, until - time.monotonic())
-
-
-def row(name: str, found: Mapping[str, float], why: str) -> str:
-    """Returns the row of a model."""
-    columns = ("torch ms", "ms", "predicted ms", "torch MiB", "MiB", "predicted MiB")
-    cells = [f"{found[each]:>10.1f}" if each in found else f"{'-':>10}" for each in columns]
-    cells[2:2] = [_ratio(found, "ms", "torch ms")]
-    return f"{name:8}{''.join(cells)}{f'  {why}' if why else ''}"
-
-
-def _ratio(found: Mapping[str, float], one: str, other: str) -> str:
-    both = one in found and other in found
-    return f"{found[one] / found[other]:>8.3f}" if both else f"{'-':>8}"
-
-
-def head_row(parts: int, found: Mapping[str, float], whole: Mapping[str, float], why: str) -> str:
-    """Returns the row of a head in parts."""
-    cells = [f"{parts:>3} parts"]
-    for each in ("MiB", "ms"):
-        known = each in found and each in whole
-        cells += [f"{found[each]:>10.1f}" if each in found else f"{'-':>10}"]
-        cells += [f"{found[each] / whole[each]:>8.3f}" if known else f"{'-':>8}"]
-    return "".join(cells) + (f"  {why}" if why else "")
 
 
 def table(options: argparse.Namespace) -> None:
