@@ -19,7 +19,7 @@ class _Kept(NamedTuple):
     """What was computed of weights, and of which."""
 
     weights: Sequence[Tensor]
-    versions: Sequence[int]
+    versions: Sequence[object]
     results: tuple[Tensor, ...]
 
 
@@ -42,7 +42,7 @@ class Constants:
         Ranks on a virtual mesh share a graph, and have weights of their own.
         """
         weights = [arguments[at] for at in self._places]
-        versions = list(map(_version, weights))
+        versions = _versions(weights)
         key = tuple(map(id, weights))
         kept = self._kept.get(key)
         if kept is None or kept.versions != versions or not all(map(is_, kept.weights, weights)):
@@ -50,6 +50,17 @@ class Constants:
                 kept = _Kept(weights, versions, self._compute(*weights))
             self._kept[key] = kept
         return kept.results
+
+
+def _versions(weights: Sequence[Tensor]) -> list[object]:
+    """Returns what is another after a weight was written.
+
+    Those that were made in inference mode don't tell: it is always another for them.
+    """
+    try:
+        return list(map(_version, weights))
+    except RuntimeError:
+        return [object()]
 
 
 def taken_out(tuning: Tuning) -> Constants:

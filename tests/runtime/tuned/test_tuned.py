@@ -108,6 +108,15 @@ def test_it_is_what_the_program_says(text: str, dtype: str, tmp_path: Path) -> N
     assert_as_the_program_says(mesh, inputs, TOLERANCE[dtype])
 
 
+def test_weights_may_be_made_and_written_in_inference_mode(tmp_path: Path) -> None:
+    with torch.inference_mode():
+        mesh, inputs = opened(IMAGES, "f32", tmp_path)
+        assert_as_the_program_says(mesh, inputs, 1e-5)
+        for tensor in mesh.ranks[0].weights.values():
+            tensor.mul_(2)
+        assert_as_the_program_says(mesh, inputs, 1e-5)
+
+
 @pytest.mark.parametrize("text", [IMAGES, TEXTS])
 def test_what_there_is_no_room_for_is_computed_in_each_call(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
