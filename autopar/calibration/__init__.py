@@ -3,6 +3,7 @@
 clocks       what seconds are of: those that pass, of the process, or of a GPU's stream
 meter        the seconds of a call
 measure      products, copies and collectives, on all ranks at once
+operands     tensors to compute on, and calls with what they move
 kernels      calls of each family of ops that memory bounds, and what they move
 products     calls of each family of products, by classes of their shapes
 op_rates     what a device reaches in these, from little work to much

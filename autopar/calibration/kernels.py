@@ -5,22 +5,16 @@ Each is what the runtime calls, on tensors of about as many elements as are aske
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
-from torch.utils._pytree import tree_leaves
 
-from autopar.calibration.meter import Call
+from autopar.calibration.operands import COLUMNS, Kernel, Maker, aten, moving, size_of
 from autopar.cost.families import ELEMENTWISE
 from autopar.runtime.kernels.random_ops import rand
-
-COLUMNS = 256
-"""Of the rows that reductions, norms and lookups are about."""
 
 CLASSES = 4096
 """Columns of scores of which one is right."""
@@ -28,68 +22,8 @@ CLASSES = 4096
 LIST = 4
 """Tensors that one update of parameters is about."""
 
-NUMBERS = 1 << 12
-"""How many numbers are drawn: as many as a tensor needs take longer than what is measured."""
-
-aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A call to measure.
-
-    Attributes:
-        call: It.
-        nbytes: What it reads and writes.
-        flops: Its operations, of a product.
-        times: How many ops of a program it carries out.
-    """
-
-    call: Call
-    nbytes: int
-    flops: float = 0.0
-    times: int = 1
-
-
-@dataclass(frozen=True)
-class Maker:
-    """Makes operands.
-
-    Attributes:
-        device: Where.
-        dtype: Of what is computed with.
-    """
-
-    device: torch.device
-    dtype: torch.dtype = torch.float32
-
-    def floats(self, *shape: int) -> Tensor:
-        """Returns numbers around 0, the same ones again and again."""
-        count = math.prod(shape)
-        some = torch.randn(min(count, NUMBERS), device=self.device).to(self.dtype)
-        return some.repeat(-(-count // NUMBERS))[:count].view(shape)
-
-    def indexes(self, below: int, *shape: int) -> Tensor:
-        """Returns integers from 0."""
-        return torch.randint(0, below, shape, device=self.device)
-
-    def rows(self, elements: int, columns: int = COLUMNS) -> Tensor:
-        """Returns a matrix of as many elements."""
-        return self.floats(max(1, elements // columns), columns)
-
-
 Make = Callable[[Maker, int], Kernel]
 """Makes a call on about as many elements."""
-
-
-def size_of(*tensors: object) -> int:
-    """Returns the bytes of tensors, and of those that they hold."""
-    return sum(each.nbytes for each in tree_leaves(tensors) if isinstance(each, Tensor))
-
-
-def moving(call: Callable[..., object], *read: object) -> Kernel:
-    """Returns the kernel of a call that reads its arguments, and writes its results."""
-    return Kernel(lambda: call(*read), size_of(read, call(*read)))
 
 
 def _elementwise(make: Maker, elements: int) -> Kernel:

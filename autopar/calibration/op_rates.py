@@ -8,8 +8,9 @@ from itertools import pairwise, product
 
 import torch
 
-from autopar.calibration.kernels import MOVING, Kernel, Maker
+from autopar.calibration.kernels import MOVING
 from autopar.calibration.meter import Meter
+from autopar.calibration.operands import Kernel, Maker
 from autopar.calibration.products import PRODUCTS
 from autopar.cost.rates import FreshMemory, OpRate
 from autopar.ir.dtypes import FLOATS

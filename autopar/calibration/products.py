@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autopar.calibration.kernels import Kernel, Maker, aten, size_of
+from autopar.calibration.operands import Kernel, Maker, aten, size_of
 
 Make = Callable[[Maker, int, int], Kernel]
 """Makes a call of a class, of about as many operations."""
