@@ -44,12 +44,13 @@ WEIGHT, BIAS, TRANSPOSED = 1, 2, 6
 def tune_convolutions(tuning: Tuning) -> None:
     """Rewrites the convolutions of a graph whose weights are known."""
     for node in tuning.of_kind((CONVOLUTION,)):
-        weight = arguments_of(node)[WEIGHT]
+        weight, bias = arguments_of(node)[WEIGHT : BIAS + 1]
         if value_of(node).dtype != DTYPE or not tuning.is_constant(weight):
             continue
         if not tuning.claim(weight):
             continue
-        if not arguments_of(node)[TRANSPOSED]:
+        is_known = bias is None or tuning.is_constant(bias)
+        if is_known and not arguments_of(node)[TRANSPOSED]:
             while _take_in(tuning, node):
                 pass
         rank = len(shape_of(node))
@@ -73,7 +74,7 @@ def _take_in(tuning: Tuning, node: fx.Node) -> bool:
     others = [arg for arg in arguments_of(reader)[:2] if arg is not at]
     if len(others) != 1 or not tuning.is_constant(others[0]) or not _same_type(reader, at):
         return False
-    if not per_channel(others[0], shape_of(at), 1):
+    if not per_channel(others[0], shape_of(at), 1) or value_of(others[0]).dtype != DTYPE:
         return False
     if kind_of(reader) in SCALED:
         _scale(tuning, node, others[0])

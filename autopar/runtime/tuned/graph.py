@@ -30,11 +30,12 @@ class Tuning:
         self._weights = weights
         self._constant: dict[fx.Node, None] = {}
         self._left = MOST_KEPT
-        self._first = self._behind_weights()
+        self._last = self._behind_weights()
 
     def of_kind(self, kinds: Collection[str]) -> list[fx.Node]:
-        """Returns the nodes that compute ops of some kinds, as the program has them."""
-        return [node for node in self.graph.nodes if kind_of(node) in kinds]
+        """Returns the nodes that compute ops of some kinds, but not of weights alone."""
+        nodes = (node for node in self.graph.nodes if not self.is_constant(node))
+        return [node for node in nodes if kind_of(node) in kinds]
 
     def is_constant(self, node: object) -> bool:
         """Returns whether a node is a weight, or computed of weights alone."""
@@ -50,8 +51,8 @@ class Tuning:
 
     def constant(self, like: Any, function: Callable[..., Any], *args: Any) -> fx.Node:
         """Adds what is computed of weights, and holds as much as another node does."""
-        with self.graph.inserting_before(self._first):
-            node = self.graph.call_function(function, args)
+        with self.graph.inserting_after(self._last):
+            self._last = node = self.graph.call_function(function, args)
         node.meta.update(op=like.meta["op"], bytes=nbytes(like))
         self._constant[node] = None
         return node
@@ -67,7 +68,7 @@ class Tuning:
         return [node for node in self.graph.nodes if self.is_constant(node)]
 
     def _behind_weights(self) -> fx.Node:
-        """Moves what is computed of weights before all else; returns what is the first of that."""
+        """Moves what is computed of weights before all else; returns the last of it."""
         nodes = list(self.graph.nodes)
         given = [node for node in nodes if node.op == "placeholder"]
         for node in given:
@@ -79,8 +80,7 @@ class Tuning:
                 given[-1].append(node)
                 given.append(node)
                 self._constant[node] = None
-        first: fx.Node = given[-1].next
-        return first
+        return given[-1]
 
 
 def kind_of(node: fx.Node) -> str:

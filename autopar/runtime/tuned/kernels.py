@@ -116,7 +116,8 @@ def convolve_channels(
 
     See `convolve_rows`; images and weights have their channels last.
     """
-    return torch.mkldnn_convolution(image, weight, bias, padding, stride, dilation, groups)
+    dense = None if bias is None else bias.contiguous()
+    return torch.mkldnn_convolution(image, weight, dense, padding, stride, dilation, groups)
 
 
 LARGE = 1 << 22
@@ -126,6 +127,7 @@ _ALIGNED = 16
 """Rows of matrices of other sizes aren't where one library wants them."""
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+"""Whether there are kernels that are called by no other name; they read a bias without strides."""
 
 
 def add_product(bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -134,6 +136,6 @@ def add_product(bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
     odd = inner % _ALIGNED or columns % _ALIGNED
     if odd and HAS_ONEDNN and rows * inner * columns >= LARGE:
         linear = torch.ops.mkldnn._linear_pointwise.default
-        found: Tensor = linear(left, right.t(), bias, "none", [], "")
+        found: Tensor = linear(left, right.t(), bias.contiguous(), "none", [], "")
         return found
     return torch.addmm(bias, left, right)

@@ -60,7 +60,7 @@ def tune_lookups(tuning: Tuning) -> None:
     for node in tuning.of_kind((EMBEDDING,)):
         chain: list[fx.Node] = []
         table, *others = arguments_of(node)
-        while _keeps_rows(tuning, table):
+        while _keeps_rows(tuning, table, len(shape_of(node))):
             chain.append(table)
             table = arguments_of(table)[0]
         if not chain:
@@ -80,9 +80,17 @@ def _again(tuning: Tuning, before: fx.Node, like: fx.Node, *args: Any) -> fx.Nod
     return node
 
 
-def _keeps_rows(tuning: Tuning, node: Any) -> bool:
+def _keeps_rows(tuning: Tuning, node: Any, rank: int) -> bool:
+    """Returns whether a node does to each row of a table what it does to rows of any other shape.
+
+    Args:
+        tuning: The graph.
+        node: The node.
+        rank: How many dimensions what is looked up has.
+    """
     if not tuning.is_constant(node) or kind_of(node) not in BY_ROW:
         return False
-    table, *others = node.all_input_nodes
+    table, *others = (arg for arg in arguments_of(node) if isinstance(arg, fx.Node))
     first = table is arguments_of(node)[0] and shape_of(table) == shape_of(node)
-    return first and all("value" in each.meta and set(shape_of(each)) <= {1} for each in others)
+    shapes = [shape_of(each) if "value" in each.meta else [0] for each in others]
+    return first and all(set(shape) <= {1} and len(shape) <= rank for shape in shapes)

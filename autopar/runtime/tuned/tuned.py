@@ -37,9 +37,10 @@ class Tuned(NamedTuple):
 def can_be_tuned(program: Program, device: torch.device) -> bool:
     """Returns whether there is another form of a rank's program that is faster.
 
-    Functions and loops stay as they are, and so does what writes state or trains.
+    Functions and loops stay as they are, and so does what writes state, trains or takes nothing.
     """
-    plain = len(program.functions) == 1 and not program.main.aliases
+    main = program.main
+    plain = len(program.functions) == 1 and bool(main.inputs) and not main.aliases
     return plain and device.type == "cpu" and not trains(program)
 
 

@@ -19,7 +19,7 @@ def write_over_operands(tuning: Tuning) -> None:
     """Lets functions of each element write over their first operand where that is safe."""
     for node in tuning.of_kind(OVER):
         written = _written(OVER[kind_of(node)])
-        if written is None or tuning.is_constant(node):
+        if written is None:
             continue
         first, *others = arguments_of(node)
         if _may_be_lost(tuning, first, node):
