@@ -19,13 +19,13 @@ from autopar.runtime.execute.stepper import Trace, step
 from autopar.runtime.execute.updates import abandoned_raised
 from autopar.runtime.ports.ports import (
     Arrays,
+    RankArguments,
     all_outputs,
     check_inputs,
     labelled,
-    rank_arguments,
     read_weights,
 )
-from autopar.runtime.state.open_state import begin_state
+from autopar.runtime.state.open_state import begin_state, beginning
 from autopar.runtime.weights.weights import WeightFile
 
 
@@ -52,8 +52,8 @@ def run_serial(
     concrete = specialize(unrolled(program), {})
     tensors = check_inputs(program, inputs)
     stored = dict(weights)
-    begin_state(concrete, NO_SIZES, stored, device)
-    arguments = rank_arguments(concrete, tensors, stored, device)
+    begin_state(beginning(concrete), NO_SIZES, stored, device)
+    arguments = RankArguments(concrete).of(tensors, stored, device)
     steps = step(emit(concrete, {}, device), arguments, trace)
     try:
         with abandoned_raised(), torch.no_grad():

@@ -37,7 +37,6 @@ from autopar.runtime.ports.ports import (
     is_open_state,
     labelled,
     plain_outputs,
-    rank_arguments,
     user_inputs,
 )
 from autopar.runtime.state.first_values import FirstValues
@@ -331,10 +330,9 @@ class Session(Closing):
     def _results(self, here: Sized, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Runs the program and keeps what it writes; returns this rank's outputs."""
         self.supervisor.whereabouts.begin()
-        begin_state(here.program, here.sizes, self.weights, self._ranks.device)
-        results = here.forward(
-            *rank_arguments(here.program, tensors, self.weights, str(self._ranks.device))
-        )
+        begin_state(here.state, here.sizes, self.weights, self._ranks.device)
+        arguments = here.arguments.of(tensors, self.weights, str(self._ranks.device))
+        results = here.forward(*arguments)
         self._keeping.keep(self.weights, results)
         self._open_state.advance(here.sizes)
         return results

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from autopar.ir.deployment import Deployment
 from autopar.ir.expr.at_sizes import OpenSignature, Sizes
-from autopar.ir.program import Program
+from autopar.ir.program import Port, Program
 from autopar.runtime.execute.code import Code, Forward
 from autopar.runtime.ports.outputs import Gathering
+from autopar.runtime.ports.ports import RankArguments
 from autopar.runtime.ports.writing_back import WritingBack
+from autopar.runtime.state.open_state import beginning
 
 KEPT_SIZES = 64
 """How many sizes of inputs a rank stays ready for: those of its last calls."""
@@ -36,6 +38,16 @@ class Sized:
     forward: Forward
     all_ranks: Callable[[], Deployment]
     rank: int
+
+    @cached_property
+    def arguments(self) -> RankArguments:
+        """What `forward` is called with."""
+        return RankArguments(self.program)
+
+    @cached_property
+    def state(self) -> tuple[Port, ...]:
+        """The state with which calls begin that follow none."""
+        return beginning(self.program)
 
     @cached_property
     def gathering(self) -> Gathering:

@@ -51,6 +51,7 @@ from autopar.runtime.ports.open_inputs import deployment_at, planned_sizes
 from autopar.runtime.ports.outputs import Side, assemble, empty_whole, ports_of
 from autopar.runtime.ports.ports import (
     Arrays,
+    RankArguments,
     all_outputs,
     check_inputs,
     check_present,
@@ -58,11 +59,10 @@ from autopar.runtime.ports.ports import (
     labelled,
     plain_outputs,
     port_box,
-    rank_arguments,
     read_weights,
 )
 from autopar.runtime.ports.writing_back import WritingBack
-from autopar.runtime.state.open_state import begin_state
+from autopar.runtime.state.open_state import begin_state, beginning
 from autopar.runtime.tuned.tuned import Tuned, can_be_tuned, tuned
 from autopar.runtime.weights.weights import WeightFile
 
@@ -206,9 +206,9 @@ class VirtualMesh:
         if write:
             writing_back.check(tensors)
         for rank in self.ranks:
-            begin_state(rank.program, NO_SIZES, rank.weights, self.device)
+            begin_state(beginning(rank.program), NO_SIZES, rank.weights, self.device)
         arguments = {
-            at: rank_arguments(rank.program, tensors, rank.weights, str(self.device))
+            at: RankArguments(rank.program).of(tensors, rank.weights, str(self.device))
             for at, rank in enumerate(self.ranks)
         }
         with abandoned_raised():

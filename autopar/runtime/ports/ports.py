@@ -165,35 +165,43 @@ def check_inputs(program: Program, inputs: Arrays) -> dict[str, Tensor]:
     return tensors
 
 
-def rank_arguments(
-    program: Program, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], device: str
-) -> tuple[Tensor, ...]:
-    """Returns the arguments of a rank's `main`: its pieces of the inputs, and its weights.
+class RankArguments:
+    """The arguments of a rank's `main`: its pieces of the inputs, and its weights.
 
     Args:
         program: The rank's specialized program.
-        tensors: What `check_inputs` returned.
-        weights: The rank's weights by value name.
-        device: Where the pieces go.
     """
-    pieces = {
-        port.name: _piece(port, tensors[port.name], device)
-        for port in user_inputs(program)
-        if port.name not in weights
-    }
-    return tuple(weights[name] if name in weights else pieces[name] for name in program.main.inputs)
+
+    def __init__(self, program: Program) -> None:
+        self._inputs = program.main.inputs
+        self._given = {port.name: (port, holds_all(port)) for port in user_inputs(program)}
+
+    def of(
+        self, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], device: str
+    ) -> tuple[Tensor, ...]:
+        """Returns the arguments of a call.
+
+        Args:
+            tensors: What `check_inputs` returned.
+            weights: The rank's weights by value name.
+            device: Where the pieces go.
+        """
+        return tuple(
+            weights[name] if name in weights else self._piece(name, tensors[name], device)
+            for name in self._inputs
+        )
+
+    def _piece(self, name: str, tensor: Tensor, device: str) -> Tensor:
+        """Returns a rank's piece of an input, on a device."""
+        port, is_whole = self._given[name]
+        mine = tensor.contiguous() if is_whole else take(tensor, port_box(port, {}))
+        # A number goes along with a kernel from main memory, and fused steps take it from there.
+        return mine if is_rate(port) else moved(mine, device)
 
 
 def holds_all(port: Port) -> bool:
     """Returns whether a rank holds all of an input or output."""
     return all(sub.length == sub.size for dim in port.box for sub in dim)
-
-
-def _piece(port: Port, tensor: Tensor, device: str) -> Tensor:
-    """Returns a rank's piece of an input, on a device."""
-    mine = tensor.contiguous() if holds_all(port) else take(tensor, port_box(port, {}))
-    # A number goes along with a kernel from main memory, and fused steps take it from there.
-    return mine if is_rate(port) else moved(mine, device)
 
 
 def read_weights(

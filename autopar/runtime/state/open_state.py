@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from autopar.base.errors import InvalidInputError
 from autopar.ir.expr.at_sizes import Sizes, as_coords, port_at
 from autopar.ir.expr.expression import IntExpr, Size
 from autopar.ir.expr.formula import formula
-from autopar.ir.program import Program
+from autopar.ir.program import Port, Program
 from autopar.runtime.kernels.table import TORCH_DTYPES
 from autopar.runtime.ports.boxes import box_shape
 from autopar.runtime.ports.open_inputs import check_relations
@@ -73,8 +73,14 @@ class OpenState:
         self._now.clear()
 
 
+def beginning(program: Program) -> tuple[Port, ...]:
+    """Returns the state that is filled in where no call has left any."""
+    ports = program.signature.inputs
+    return tuple(port for port in ports if port.role == "state" and port.fill is not None)
+
+
 def begin_state(
-    program: Program,
+    ports: Iterable[Port],
     sizes: Sizes,
     stored: dict[str, Tensor],
     device: torch.device | str,
@@ -82,13 +88,13 @@ def begin_state(
     """Fills in state that no call has left, with which others begin.
 
     Args:
-        program: A rank's program.
+        ports: What `beginning` returns of a rank's program.
         sizes: All open sizes of a call.
         stored: The rank's stored inputs by name.
         device: Where they are.
     """
-    for port in program.signature.inputs:
-        if port.role == "state" and port.fill is not None and port.name not in stored:
+    for port in ports:
+        if port.fill is not None and port.name not in stored:
             shape = box_shape(port_box(port_at(port, sizes), {}))
             dtype = TORCH_DTYPES[port.dtype]
             stored[port.name] = torch.full(shape, port.fill, dtype=dtype, device=device)

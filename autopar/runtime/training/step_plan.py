@@ -24,12 +24,12 @@ from autopar.runtime.ports.index_bounds import IndexBounds
 from autopar.runtime.ports.keeping import keeping_by_rank
 from autopar.runtime.ports.ports import (
     Arrays,
+    RankArguments,
     check_inputs,
     is_weight,
     labelled,
     plain_outputs,
     port_box,
-    rank_arguments,
 )
 from autopar.runtime.ports.rates import is_rate
 from autopar.runtime.ports.writing_back import WritingBack
@@ -271,7 +271,7 @@ class StepPlan:
     def _arguments(
         self, rank: int, program: Program, inputs: Mapping[str, Tensor]
     ) -> tuple[Tensor, ...]:
-        given = rank_arguments(program, inputs, self.ranks.stored[rank], str(self.ranks.device))
+        given = RankArguments(program).of(inputs, self.ranks.stored[rank], str(self.ranks.device))
         written = set(self._written.sources.values())
         # What is fetched later may be a view of what was written to.
         return tuple(
