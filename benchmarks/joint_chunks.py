@@ -31,7 +31,7 @@ from autopar.base.errors import InvalidInputError
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, evaluate, peak_rank_timeline
 
-PARTS = (0.6, 0.52, 0.5, 0.48, 0.46, 0.44)
+PARTS = (0.6, 0.46)
 """Limits, as parts of what the fastest plan holds."""
 
 TASKS: Mapping[str, Task] = {
