@@ -80,7 +80,8 @@ class Tuning:
                 given[-1].append(node)
                 given.append(node)
                 self._constant[node] = None
-        return given[-1]
+        last: fx.Node = given[-1]
+        return last
 
 
 def kind_of(node: fx.Node) -> str:
