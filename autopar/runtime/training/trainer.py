@@ -30,6 +30,7 @@ from autopar.runtime.training.checkpoints import Checkpoints
 from autopar.runtime.training.rates import LearningRates
 from autopar.runtime.training.stepping import NO_BATCH, Asked, Steps, wrong_call
 from autopar.runtime.training.training_state import TrainingState
+from autopar.runtime.training.verdicts import LAG
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -120,7 +121,7 @@ class Trainer(Closing):
         loss = self._steps.run(Asked(batch, lr, local, wrong, self.steps, self.seed))
         self.steps += 1
         self.optimizer.step()
-        self._steps.verdicts.look(self.steps)
+        self._steps.verdicts.look(LAG)
         return loss
 
     def check_losses(self) -> None:
@@ -296,6 +297,7 @@ class Trainer(Closing):
 
     def _take_over(self, found: Mapping[str, Any]) -> None:
         """Goes on where a checkpoint was made, of which this is what it has of plain values."""
+        self._steps.verdicts.forget()
         self.steps = found.get("steps", self.steps)
         self.seed = found.get("seed", self.seed)
         self.extra = found.get(EXTRA)

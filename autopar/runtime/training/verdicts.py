@@ -99,17 +99,21 @@ class Verdicts:
             read = _arriving([outputs[each] for each in (0, *at)])
             self._waiting.append(_Verdict(number, read, assumptions, empty))
 
-    def look(self, steps: int | None = None) -> None:
+    def forget(self) -> None:
+        """Looks at none of them any more: what they left was replaced."""
+        self._waiting.clear()
+
+    def look(self, lag: int = 0) -> None:
         """Looks at steps that have been done for a while.
 
         Args:
-            steps: How many have begun; by default all are looked at.
+            lag: At how many of the last ones not yet; by default all are looked at.
 
         Raises:
             InvalidInputError: If an assumption didn't hold in one.
             NonFiniteLoss: If the loss of one isn't finite.
         """
-        while self._waiting and (steps is None or self._waiting[0].number < steps - LAG):
+        while len(self._waiting) > lag:
             number, read, assumptions, empty = self._waiting.popleft()
             loss, *scalars = read()
             for each, scalar in zip(assumptions, scalars, strict=True):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,6 +26,7 @@ from autopar.completion.search.fastest import Search
 from autopar.completion.search.found import Found
 from autopar.completion.search.nearby import Nearby
 from autopar.completion.search.network.candidates import Around, CandidateTable
+from autopar.completion.search.network.network import Costs
 from autopar.completion.search.run import best_around
 from autopar.completion.search.watch import TimeIsUp, Watch
 from autopar.cost import Cluster
@@ -96,6 +98,18 @@ def test_work_is_counted_per_search() -> None:
     endless.spend(1e9)
     endless.check()
     assert not endless.is_late
+
+
+def test_costs_that_time_was_up_for_are_not_taken_for_others() -> None:
+    costs = Costs(Watch(effort=1.0).over(1))
+    vector = costs.number_of("vector", lambda: np.ones(2))
+    edge = costs.number_of("edge", lambda: np.ones((2, 2)))
+    costs.watch.spend(1e6)
+    with pytest.raises(TimeIsUp):
+        costs.join(vector, edge, edge)
+    costs.number_of("other", lambda: np.zeros(3))
+    costs.watch.renew()
+    assert np.array_equal(costs.arrays[costs.join(vector, edge, edge)], np.full((2, 2), 3.0))
 
 
 def test_more_ops_are_worth_more_work() -> None:

@@ -227,6 +227,20 @@ def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(tmp_path: Path) ->
     assert trainer.step(good).item() == pytest.approx(Reference.of_seed().step(good), rel=1e-5)
 
 
+def test_losses_of_steps_before_a_checkpoint_was_loaded_are_forgotten(tmp_path: Path) -> None:
+    build, (*given, (x, target)) = training_build(tmp_path / "b", DATA), batches(5)
+    with open_trainer(build, virtual=True, check_loss="later") as trainer:
+        trainer.save_checkpoint(tmp_path / "c")
+        for batch in (*given, (x * math.nan, target)):
+            trainer.step(batch)
+        trainer.load_checkpoint(tmp_path / "c")
+        trainer.step((x * math.nan, target))
+        trainer.step((x, target))
+        with pytest.raises(NonFiniteLoss, match="the loss of step 0 is nan"):
+            trainer.step((x, target))
+        trainer.check_losses()
+
+
 def opened(folder: Path, layout: Layout, **options: object) -> Trainer:
     build = training_build(folder / "b", layout, **options)
     trainer = load(build, virtual=True)

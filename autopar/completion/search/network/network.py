@@ -53,9 +53,9 @@ class Costs:
         """Returns the number of the array with a key, which is made if it isn't there."""
         number = self._known.get(key)
         if number is None:
-            number = self._known[key] = len(self.arrays)
             array = make()
             self.watch.spend(MATRIX_WORK * array.size)
+            number = self._known[key] = len(self.arrays)
             self.arrays.append(array)
             self.nbytes += array.nbytes if array.base is None else 0
         return number
