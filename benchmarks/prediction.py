@@ -28,7 +28,7 @@ from torch import Tensor, fx
 import autopar
 from autopar.compiled import CompiledModel
 from autopar.cost import Cluster, evaluate, memory_timeline
-from autopar.cost.families import family_of
+from autopar.ir.ops.families import family_of
 from autopar.ir.program import Op, Program
 from autopar.ir.rules.rule import TensorType
 from autopar.runtime.execute.emit import emit

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from autopar.calibration.operands import COLUMNS, Kernel, Maker, aten, moving, size_of
-from autopar.cost.families import ELEMENTWISE
+from autopar.ir.ops.families import ELEMENTWISE
 from autopar.runtime.kernels.random_ops import rand
 
 CLASSES = 4096

@@ -34,7 +34,7 @@ is no other memory. The host may update there what waits, at `host_memory_bytes_
 all devices of it have it do so; where that is left out, it is what the link brings in one
 direction, which the host's memory bears at least.
 
-`op_rates` take the place of the figures above for the ops that they are about (see `families` and
+`op_rates` take the place of the figures above for the ops that they are about (see `ir.ops.families` and
 `rates`). `fresh_memory` is what the results of an op take besides where the system hands out their
 memory page by page. `autopar calibrate` measures both.
 
@@ -59,10 +59,10 @@ from pathlib import Path
 from autopar.base.arguments import expect, one_of
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.package import PACKAGE
-from autopar.cost.families import family_of
 from autopar.cost.links import HostLink, LinkLevel
 from autopar.cost.rates import FreshMemory, Measured, OpRate, Rated
 from autopar.ir.devices import CPU
+from autopar.ir.ops.families import family_of
 from autopar.ir.rules.rule import TensorType
 
 PROFILES = PACKAGE / "cost/profiles"

@@ -10,11 +10,11 @@ from typing import Any, TypedDict
 from autopar.base.errors import InvalidInputError, near_misses
 from autopar.base.yaml_tree import Node, read_yaml
 from autopar.cost.algorithms import KINDS, POINT_TO_POINT
-from autopar.cost.families import FAMILIES
 from autopar.cost.links import TOPOLOGIES, CollectiveCost, HostLink, LinkLevel
 from autopar.cost.rates import FreshMemory, OpRate
 from autopar.ir.devices import DEVICES
 from autopar.ir.dtypes import DTYPE_BYTES
+from autopar.ir.ops.families import FAMILIES
 
 
 class Description(TypedDict):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from autopar.cost.families import ELEMENTWISE, PRODUCTS
+from autopar.ir.ops.families import ELEMENTWISE, PRODUCTS
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class OpRate:
     """What a device reaches in ops of a family.
 
     Attributes:
-        family: One of `families.FAMILIES`.
+        family: One of `ir.ops.families.FAMILIES`.
         rates: By amount of work, ascending, the work per second, with the start of the op. Work is
             operations for products, and bytes that are read or written for all others.
         dtype: Of the operands; "" for any.

@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autopar.cost.cluster import Cluster
-from autopar.cost.families import is_in_place
 from autopar.ir.dims import block_size
 from autopar.ir.dtypes import DTYPE_BYTES, INDEXES
 from autopar.ir.expr.expression import planned, prod
+from autopar.ir.ops.families import is_in_place
 from autopar.ir.program import OpDist
 from autopar.ir.rules.distribution import local_points
 from autopar.ir.rules.rule import Dims, Rule, TensorType

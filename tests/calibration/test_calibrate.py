@@ -21,10 +21,10 @@ from autopar.calibration.device import slowest_op_rates
 from autopar.calibration.host import measure_host
 from autopar.calibration.levels import levels_of
 from autopar.cost import Cluster, CommunicationModel
-from autopar.cost.families import FAMILIES
 from autopar.cost.links import HostLink
 from autopar.cost.rates import OpRate
 from autopar.ir.mesh import ProcessMesh
+from autopar.ir.ops.families import FAMILIES
 from autopar.runtime.job.processes import Processes
 from tests.calibration import ranks
 from tests.cli import command

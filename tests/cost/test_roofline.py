@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from autopar.cost import Cluster, least_op_seconds, local_bytes, local_operations, op_seconds
-from autopar.cost.families import family_of
 from autopar.cost.rates import FreshMemory, OpRate
 from autopar.ir.dims import SubDim
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RULES
+from autopar.ir.ops.families import family_of
 from autopar.ir.program import OpDist
 from autopar.ir.rules.rule import OpCall, Rule, TensorType
 

@@ -13,11 +13,13 @@ from torch import fx
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.ops.tuning import CONVOLUTION, NORMALIZED, OVER, SCALED, SHIFTED
 from autopar.runtime.tuned.graph import (
+    DTYPE,
     Tuning,
     arguments_of,
     kind_of,
     per_channel,
     reader_of,
+    same_type,
     set_argument,
     shape_of,
     value_of,
@@ -36,7 +38,6 @@ from autopar.runtime.tuned.kernels import (
     shifted,
 )
 
-DTYPE = "f32"
 WEIGHT, BIAS, TRANSPOSED = 1, 2, 6
 """Positions among the arguments of a convolution."""
 
@@ -72,7 +73,7 @@ def _take_in(tuning: Tuning, node: fx.Node) -> bool:
     if kind_of(reader) not in SHIFTED | SCALED or reader.kwargs.get("alpha", 1) != 1:
         return False
     others = [arg for arg in arguments_of(reader)[:2] if arg is not at]
-    if len(others) != 1 or not tuning.is_constant(others[0]) or not _same_type(reader, at):
+    if len(others) != 1 or not tuning.is_constant(others[0]) or not same_type(reader, at):
         return False
     if not per_channel(others[0], shape_of(at), 1) or value_of(others[0]).dtype != DTYPE:
         return False
@@ -84,11 +85,6 @@ def _take_in(tuning: Tuning, node: fx.Node) -> bool:
         set_argument(node, BIAS, shift)
     tuning.drop(reader, at)
     return True
-
-
-def _same_type(one: fx.Node, other: fx.Node) -> bool:
-    ours, theirs = value_of(one), value_of(other)
-    return (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
 
 
 def _normalize(tuning: Tuning, node: fx.Node, norm: fx.Node) -> bool:

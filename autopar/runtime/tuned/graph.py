@@ -13,6 +13,9 @@ from autopar.ir.collectives import is_collective
 from autopar.ir.expr.expression import IntExpr
 from autopar.ir.program import Value
 
+DTYPE = "f32"
+"""Of products and convolutions that are tuned."""
+
 MOST_KEPT = 64 << 20
 """Bytes of what is computed of weights that a rank keeps."""
 
@@ -111,6 +114,12 @@ def set_argument(node: fx.Node, at: int, argument: Any) -> None:
 def shape_of(node: fx.Node) -> Sequence[IntExpr]:
     """Returns the sizes of what a node holds; those of a weight are numbers."""
     return value_of(node).shape
+
+
+def same_type(one: fx.Node, other: fx.Node) -> bool:
+    """Returns whether two nodes hold values of the same dtype and shape."""
+    ours, theirs = value_of(one), value_of(other)
+    return (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
 
 
 def reader_of(node: fx.Node) -> fx.Node | None:

@@ -10,17 +10,17 @@ from torch import fx
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.ops.tuning import BY_ROW, EMBEDDING, PRODUCT, SHIFTED
 from autopar.runtime.tuned.graph import (
+    DTYPE,
     Tuning,
     arguments_of,
     kind_of,
     per_channel,
     reader_of,
+    same_type,
     shape_of,
     value_of,
 )
 from autopar.runtime.tuned.kernels import add_product
-
-DTYPE = "f32"
 
 
 def tune_products(tuning: Tuning) -> None:
@@ -44,9 +44,9 @@ def _bias(tuning: Tuning, reader: fx.Node, at: fx.Node) -> fx.Node | None:
     """Returns the bias that is added to a product; None if it isn't one."""
     if kind_of(reader) not in SHIFTED or reader.kwargs.get("alpha", 1) != 1:
         return None
-    found, wanted = value_of(reader), value_of(at)
+    wanted = value_of(at)
     others = [arg for arg in arguments_of(reader)[:2] if arg is not at]
-    if (found.dtype, found.shape) != (wanted.dtype, wanted.shape) or wanted.dtype != DTYPE:
+    if not same_type(reader, at) or wanted.dtype != DTYPE:
         return None
     (bias, *_) = (*others, None)
     if not tuning.is_constant(bias) or not per_channel(bias, wanted.shape, len(wanted.shape) - 1):

@@ -10,7 +10,7 @@ from torch import fx
 from autopar.ir.memory.kernels import may_alias
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.ops.tuning import OVER, SCALED, SHIFTED
-from autopar.runtime.tuned.graph import Tuning, arguments_of, kind_of, value_of
+from autopar.runtime.tuned.graph import Tuning, arguments_of, kind_of, same_type
 
 _HOMES = (torch._C.TensorBase, torch._C._nn)
 
@@ -37,10 +37,8 @@ def _may_be_lost(tuning: Tuning, operand: Any, node: fx.Node) -> bool:
 
 
 def _is_alike(node: fx.Node, operand: Any) -> bool:
-    if not isinstance(operand, fx.Node) or "value" not in operand.meta:
-        return False
-    ours, theirs = value_of(node), value_of(operand)
-    return (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    known = isinstance(operand, fx.Node) and "value" in operand.meta
+    return known and same_type(node, operand)
 
 
 def _is_free(tuning: Tuning, operand: fx.Node, node: fx.Node) -> bool:
