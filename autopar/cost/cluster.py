@@ -34,9 +34,9 @@ is no other memory. The host may update there what waits, at `host_memory_bytes_
 all devices of it have it do so; where that is left out, it is what the link brings in one
 direction, which the host's memory bears at least.
 
-`op_rates` take the place of the figures above for the ops that they are about (see `ir.ops.families` and
-`rates`). `fresh_memory` is what the results of an op take besides where the system hands out their
-memory page by page. `autopar calibrate` measures both.
+`op_rates` take the place of the figures above for the ops that they are about (see `rates`, and
+`ir.ops.families`). `fresh_memory` is what the results of an op take besides where the system hands
+out their memory page by page. `autopar calibrate` measures both.
 
 There are as many levels as the hardware has, each with links of its own: pairs of devices within a
 host, hosts, the switch of a rack, the spine between racks. `cluster_file` reads such files, and
