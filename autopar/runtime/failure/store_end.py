@@ -10,7 +10,10 @@ from autopar.runtime.failure.failure import FailureBoard
 from autopar.runtime.job.processes import Processes
 
 CLOSING = 2.0
-"""Seconds that the process that serves the store gives the others to end too."""
+"""Seconds that the process that serves the store gives the others to end too, if a rank failed."""
+
+PATIENCE = 10.0
+"""Seconds that it gives them otherwise: where the machine is short of time, they take more."""
 
 
 class StoreEnd:
@@ -46,7 +49,7 @@ def _end_store(processes: Processes, board: FailureBoard) -> None:
     """Lets the others know that the store ends, unless it did with a group of the user's own."""
     with processes.line() as is_cut:
         if not is_cut():
-            board.end(processes.size, CLOSING)
+            board.end(processes.size, PATIENCE)
 
 
 @cache

@@ -115,6 +115,10 @@ class Processes:
     def _line(self) -> Iterator[Callable[[], bool]]:
         try:
             line = Line(self.address, self.port)
+        except TimeoutError:
+            # A lost packet or a machine that is short of time: nothing says that it has ended.
+            yield never
+            return
         except OSError:
             yield lambda: True
             return

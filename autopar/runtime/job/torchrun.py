@@ -62,7 +62,8 @@ def what_happened(folder: Path, launcher_log: str) -> str:
         if message.startswith(f"{rank.replace('rank', 'rank ')} failed: "):
             return message
     if messages:
-        return next(iter(messages.values()))
+        message = next(iter(messages.values()))
+        return message + _how_it_ended(message, folder, launcher_log)
     killed = re.search(r"exitcode: (-?\d+)\) local_rank: (\d+)", launcher_log)
     printed = [line for log in sorted(folder.glob("logs/**/stderr.log")) for line in _last(log)]
     if killed and killed[1].startswith("-"):
@@ -71,6 +72,18 @@ def what_happened(folder: Path, launcher_log: str) -> str:
     if not lines:
         return "the ranks ended without a message, as if their launcher had been killed"
     return f"the ranks ended without a message; the last line was: {lines[-1]}"
+
+
+def _how_it_ended(message: str, folder: Path, launcher_log: str) -> str:
+    """Returns what is known of a rank that others say ended without a word; "" if nothing is."""
+    silent = re.match(r"rank (\d+) failed: it ended without a word", message)
+    if silent is None:
+        return ""
+    rank = silent[1]
+    code = re.search(rf"rank +: {rank} \(local_rank: \d+\)\n +exitcode +: (-?\d+)", launcher_log)
+    ended = f"; its exit code was {code[1]}" if code else ""
+    printed = [line for log in folder.glob(f"logs/**/{rank}/stderr.log") for line in _last(log)]
+    return ended + "".join(f"; the last line it printed was: {line}" for line in printed)
 
 
 def _last(log: Path) -> list[str]:

@@ -128,6 +128,28 @@ def test_a_killed_rank_is_found_in_the_launchers_log(tmp_path: Path) -> None:
     assert what_happened(tmp_path, log) == "rank 1 was killed by signal 9"
 
 
+def test_of_a_rank_that_ended_without_a_word_its_end_is_told(tmp_path: Path) -> None:
+    message = "rank 0 failed: it ended without a word (killed?), and the store with it"
+    (tmp_path / "rank1").write_text(message)
+    log = """
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 13)
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -11 (pid: 12)
+"""
+    assert what_happened(tmp_path, "") == message
+    assert what_happened(tmp_path, log) == f"{message}; its exit code was -11"
+    printed = tmp_path / "logs" / "job" / "attempt_0" / "0" / "stderr.log"
+    printed.parent.mkdir(parents=True)
+    printed.write_text("first\nFatal Python error: Segmentation fault\n")
+    assert what_happened(tmp_path, log) == (
+        f"{message}; its exit code was -11;"
+        " the last line it printed was: Fatal Python error: Segmentation fault"
+    )
+
+
 def torchrun(ranks: int, *arguments: object) -> subprocess.CompletedProcess[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*launcher, f"--nproc-per-node={ranks}", "-m", "autopar.runtime"]

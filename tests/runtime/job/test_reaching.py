@@ -55,6 +55,17 @@ def test_who_ends_while_a_rank_connects_is_named(served: bool, message: str) -> 
     assert run_ranks(1, connected_in_vain, served, size=2) == [message]
 
 
+def test_who_answers_late_is_not_taken_for_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection may take seconds: a lost packet alone costs one."""
+
+    def late(*_: object, **__: object) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", late)
+    with Processes(1, 2, 1, 2, "127.0.0.1", free_port()).line() as is_cut:
+        assert not is_cut()
+
+
 def test_rank_0_that_does_not_come_is_named_with_what_to_do() -> None:
     port = free_port()
     with pytest.raises(RankFailure) as got:
