@@ -16,6 +16,7 @@ from autopar.runtime.tuned.graph import (
     DTYPE,
     Tuning,
     arguments_of,
+    is_number,
     kind_of,
     per_channel,
     reader_of,
@@ -35,6 +36,7 @@ from autopar.runtime.tuned.kernels import (
     normal_shift,
     row_channels_last,
     scaled,
+    shift_behind,
     shifted,
 )
 
@@ -52,7 +54,7 @@ def tune_convolutions(tuning: Tuning) -> None:
             continue
         is_known = bias is None or tuning.is_constant(bias)
         if is_known and not arguments_of(node)[TRANSPOSED]:
-            while _take_in(tuning, node):
+            while _take_in(tuning, node) or _take_in_before(tuning, node):
                 pass
         rank = len(shape_of(node))
         if rank == 4:
@@ -73,17 +75,44 @@ def _take_in(tuning: Tuning, node: fx.Node) -> bool:
     if kind_of(reader) not in SHIFTED | SCALED or reader.kwargs.get("alpha", 1) != 1:
         return False
     others = [arg for arg in arguments_of(reader)[:2] if arg is not at]
-    if len(others) != 1 or not tuning.is_constant(others[0]) or not same_type(reader, at):
+    if len(others) != 1 or not same_type(reader, at):
         return False
-    if not per_channel(others[0], shape_of(at), 1) or value_of(others[0]).dtype != DTYPE:
+    if not is_number(others[0]) and not _is_of_channels(tuning, others[0], at):
         return False
     if kind_of(reader) in SCALED:
         _scale(tuning, node, others[0])
     else:
-        bias, channels = arguments_of(node)[BIAS], shape_of(node)[1]
-        shift = tuning.constant(others[0], shifted, bias, others[0], channels)
-        set_argument(node, BIAS, shift)
+        _shift(tuning, node, others[0])
     tuning.drop(reader, at)
+    return True
+
+
+def _is_of_channels(tuning: Tuning, other: Any, at: fx.Node) -> bool:
+    """Returns whether what meets a convolution is a weight with a number per channel."""
+    known = tuning.is_constant(other) and per_channel(other, shape_of(at), 1)
+    return known and value_of(other).dtype == DTYPE
+
+
+def _take_in_before(tuning: Tuning, node: fx.Node) -> bool:
+    """Moves a number that the image is multiplied by, or that is added to it, into the weights.
+
+    Zeros around the image have nothing added to them. Returns whether that could be done.
+    """
+    image, weight, _, _, padding, *_ = arguments_of(node)
+    if reader_of(image) is not node or kind_of(image) not in SHIFTED | SCALED:
+        return False
+    given = [arg for arg in arguments_of(image)[:2] if not is_number(arg)]
+    numbers = [arg for arg in arguments_of(image)[:2] if is_number(arg)]
+    if len(given) != 1 or image.kwargs.get("alpha", 1) != 1 or not same_type(image, given[0]):
+        return False
+    if kind_of(image) in SCALED:
+        set_argument(node, WEIGHT, tuning.constant(weight, scaled, weight, *numbers))
+    elif not any(padding):
+        shift = tuning.constant(weight, shift_behind, weight, *numbers)
+        _shift(tuning, node, shift)
+    else:
+        return False
+    tuning.drop(image, given[0])
     return True
 
 
@@ -111,6 +140,12 @@ def _scale(tuning: Tuning, node: fx.Node, scale: fx.Node) -> None:
     for at in (WEIGHT, BIAS):
         if (tensor := arguments_of(node)[at]) is not None:
             set_argument(node, at, tuning.constant(tensor, scaled, tensor, scale))
+
+
+def _shift(tuning: Tuning, node: fx.Node, shift: Any) -> None:
+    like = shift if isinstance(shift, fx.Node) else arguments_of(node)[WEIGHT]
+    bias, channels = arguments_of(node)[BIAS], shape_of(node)[1]
+    set_argument(node, BIAS, tuning.constant(like, shifted, bias, shift, channels))
 
 
 def _put_channels_last(tuning: Tuning, node: fx.Node, given: fx.Node) -> None:

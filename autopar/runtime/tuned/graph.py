@@ -111,6 +111,11 @@ def set_argument(node: fx.Node, at: int, argument: Any) -> None:
     node.args = (*node.args[:at], argument, *node.args[at + 1 :])
 
 
+def is_number(argument: object) -> bool:
+    """Returns whether an argument is a number of Python's, by which dtypes stay as they are."""
+    return isinstance(argument, (int, float)) and not isinstance(argument, bool)
+
+
 def shape_of(node: fx.Node) -> Sequence[IntExpr]:
     """Returns the sizes of what a node holds; those of a weight are numbers."""
     return value_of(node).shape

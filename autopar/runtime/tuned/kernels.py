@@ -14,7 +14,7 @@ def inverse_deviation(variance: Tensor, weight: Tensor | None, eps: float) -> Te
     return scale if weight is None else scale * weight
 
 
-def scaled(tensor: Tensor | None, scale: Tensor) -> Tensor | None:
+def scaled(tensor: Tensor | None, scale: Tensor | float) -> Tensor | None:
     """Returns a weight, or a bias if there is one, whose channels are multiplied.
 
     Args:
@@ -23,13 +23,20 @@ def scaled(tensor: Tensor | None, scale: Tensor) -> Tensor | None:
     """
     if tensor is None:
         return None
-    return tensor * scale.reshape(-1, *[1] * (tensor.ndim - 1))
+    if isinstance(scale, Tensor):
+        scale = scale.reshape(-1, *[1] * (tensor.ndim - 1))
+    return tensor * scale
 
 
-def shifted(bias: Tensor | None, shift: Tensor, channels: int) -> Tensor:
+def shifted(bias: Tensor | None, shift: Tensor | float, channels: int) -> Tensor:
     """Returns a bias with something added to each channel."""
-    flat = shift.reshape(-1)
+    flat = torch.as_tensor(shift, dtype=torch.float32).reshape(-1)
     return flat.expand(channels).contiguous() if bias is None else bias + flat
+
+
+def shift_behind(weight: Tensor, number: float) -> Tensor:
+    """Returns what a number that is added to images adds to each channel of their convolution."""
+    return weight.flatten(1).sum(1) * number
 
 
 def normal_shift(bias: Tensor | None, mean: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:

@@ -13,6 +13,7 @@ from autopar.runtime.ports.rates import trains
 from autopar.runtime.tuned.constants import Constants, taken_out
 from autopar.runtime.tuned.convolutions import tune_convolutions
 from autopar.runtime.tuned.graph import Tuning
+from autopar.runtime.tuned.multiples import add_multiples
 from autopar.runtime.tuned.products import tune_lookups, tune_products
 from autopar.runtime.tuned.writing import write_over_operands
 
@@ -57,6 +58,7 @@ def tuned(program: Program, module: fx.GraphModule) -> Tuned:
     tune_products(tuning)
     tune_convolutions(tuning)
     write_over_operands(tuning)
+    add_multiples(tuning)
     constants = taken_out(tuning)
     module.graph.lint()
     module.recompile()

@@ -68,6 +68,32 @@ func main {
   return %g as "g", %q as "q", %c as "c"
 }
 """
+NUMBERS = f"""
+program "numbers" executable
+func main {{
+  input %x: T[3, 6, 7, 9]
+  parameter %w: T[6, 1, 3, 3]
+  parameter %v: T[4, 6, 1, 1]
+  parameter %b: T[6]
+  %m: T[3, 6, 7, 9] = aten.mul.Tensor(self=%x, other=3.0)
+  %a: T[3, 6, 7, 9] = aten.add.Tensor(self=%m, other=0.5)
+  %p: T[3, 6, 7, 9] = aten.mul.Tensor(self=%a, other=2)
+  %c: T[3, 6, 7, 9] = aten.convolution.default(input=%p, weight=%w, bias=%b, stride=[1, 1],
+    padding=[1, 1], dilation=[1, 1], {PADS}, groups=6)
+  %s: T[3, 6, 7, 9] = aten.mul.Tensor(self=%c, other=-0.25)
+  %t: T[3, 6, 7, 9] = aten.add.Tensor(self=%s, other=1.5)
+  %r: T[3, 6, 7, 9] = aten.relu.default(self=%t)
+  %n: T[3, 6, 7, 9] = aten.mul.Tensor(self=%r, other=0.5)
+  %o: T[3, 6, 7, 9] = aten.add.Tensor(self=%n, other=3)
+  %d: T[3, 4, 7, 9] = aten.convolution.default(input=%o, weight=%v, bias=none, stride=[1, 1],
+    padding=[0, 0], dilation=[1, 1], {PADS}, groups=1)
+  %u: T[3, 4, 7, 9] = aten.add.Tensor(self=%d, other=0.125)
+  %h: T[3, 4, 7, 9] = aten.hardswish.default(self=%u)
+  %k: T[3, 4, 7, 9] = aten.mul.Tensor(self=%h, other=0.75)
+  %y: T[3, 4, 7, 9] = aten.add.Tensor(self=%k, other=-0.5)
+  return %y as "y"
+}}
+"""
 ODD = f"""
 program "odd" executable
 func main {{
@@ -132,7 +158,7 @@ def assert_as_the_program_says(mesh: VirtualMesh, inputs: dict[str, Tensor], mos
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("text", [IMAGES, TEXTS, ODD])
+@pytest.mark.parametrize("text", [IMAGES, TEXTS, NUMBERS, ODD])
 def test_it_is_what_the_program_says(text: str, dtype: str, tmp_path: Path) -> None:
     mesh, inputs = opened(text, dtype, tmp_path)
     assert_as_the_program_says(mesh, inputs, TOLERANCE[dtype])
@@ -170,3 +196,8 @@ def test_what_follows_goes_into_weights_and_biases(tmp_path: Path) -> None:
     assert tuned is not None
     assert "add_product" in tuned.module.code
     assert tuned.module.code.index("embedding") < tuned.module.code.index("_to_copy")
+    tuned = opened(NUMBERS, "f32", tmp_path)[0].ranks[0].tuned()
+    assert tuned is not None
+    assert tuned.module.code.count("multiple_plus(") == 1
+    assert tuned.module.code.count("multiple_plus_(") == 1
+    assert "add" not in tuned.module.code
