@@ -8,6 +8,7 @@ from __future__ import annotations
 PRODUCT = "aten.mm.default"
 CONVOLUTION = "aten.convolution.default"
 EMBEDDING = "aten.embedding.default"
+PICKED = "aten.where.self"
 
 NORMALIZED = frozenset(("aten._native_batch_norm_legit_no_training.default",))
 """Batch norms by running statistics: of a convolution, another convolution."""

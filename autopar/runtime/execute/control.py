@@ -50,6 +50,28 @@ class Call(nn.Module):
         return self.run(box)
 
 
+class Choice(nn.Module):
+    """Runs one of two functions; see `autopar.runtime.tuned.choices`.
+
+    Args:
+        branches: The functions: where a condition holds, and where not.
+        places: Which of the inputs each of them takes.
+    """
+
+    def __init__(self, branches: Sequence[fx.GraphModule], places: Sequence[Sequence[int]]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+        self._branches = tuple(branches)
+        self._places = places
+
+    def forward(self, condition: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+        """Returns the outputs of the function that a condition picks."""
+        side = 0 if condition else 1
+        given = [inputs[at] for at in self._places[side]]
+        found: tuple[Tensor, ...] = self._branches[side].forward(*given)
+        return found
+
+
 class Loop(NamedTuple):
     """How a function is repeated.
 

@@ -18,7 +18,7 @@ from autopar.ir.collectives import is_collective
 from autopar.ir.program import Op, Value
 from autopar.runtime.collectives.async_collectives import ENDS
 from autopar.runtime.collectives.races import Flights
-from autopar.runtime.execute.control import Call, Iterations, Repeat, unboxed
+from autopar.runtime.execute.control import Call, Choice, Iterations, Repeat, unboxed
 from autopar.runtime.execute.describe import describe_failure, describe_op
 from autopar.runtime.kernels.table import IR_DTYPES
 
@@ -120,6 +120,8 @@ class _Walk:
             return node.target(*args)
         if node.op == "call_module":
             callee = module.get_submodule(str(node.target))
+            if isinstance(callee, Choice):
+                return _computed(op, callee.forward, args, kwargs)
             within = (*scope, op.results[0])
             if isinstance(callee, Repeat):
                 return (yield from self._repeat(callee, args[0], within))
@@ -129,13 +131,7 @@ class _Walk:
             return self.flights.end(node, args[0]) if self.flights is not None else args[0]
         if is_collective(op.kind):
             return (yield Request(op, args[0]))
-        try:
-            assert callable(node.target)
-            return node.target(*args, **kwargs)
-        except AutoparError:
-            raise
-        except Exception as error:
-            raise RuntimeFailure(describe_failure(op, error)) from error
+        return _computed(op, node.target, args, kwargs)
 
     def _repeat(self, loop: Repeat, box: list[Tensor], scope: Scope) -> Steps:
         run = Iterations(loop.loop, box)
@@ -144,6 +140,15 @@ class _Walk:
             given = run.box(iteration)
             run.add((yield from self.steps(loop.body, (given,), within)))
         return run.results()
+
+
+def _computed(op: Op, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except AutoparError:
+        raise
+    except Exception as error:
+        raise RuntimeFailure(describe_failure(op, error)) from error
 
 
 def _check(node: fx.Node, tensor: Any) -> None:

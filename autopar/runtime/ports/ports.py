@@ -186,10 +186,12 @@ class RankArguments:
             weights: The rank's weights by value name.
             device: Where the pieces go.
         """
-        return tuple(
-            weights[name] if name in weights else self._piece(name, tensors[name], device)
-            for name in self._inputs
-        )
+        mine = {
+            name: self._piece(name, tensors[name], device)
+            for name in self._given
+            if name not in weights
+        }
+        return tuple(map({**mine, **weights}.__getitem__, self._inputs))
 
     def _piece(self, name: str, tensor: Tensor, device: str) -> Tensor:
         """Returns a rank's piece of an input, on a device."""

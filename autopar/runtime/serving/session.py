@@ -18,7 +18,7 @@ from autopar.base.errors import InvalidInputError, RuntimeFailure, near_misses
 from autopar.ir.builds.files import Build, read_build
 from autopar.ir.expr.at_sizes import OpenSignature, Sizes
 from autopar.ir.expr.expression import Size
-from autopar.ir.program import Port, Program
+from autopar.ir.program import Port, Program, Signature
 from autopar.runtime.execute.session import Session
 from autopar.runtime.execute.sized import KEPT_SIZES
 from autopar.runtime.job.closing import Closing, close_at_exit
@@ -123,7 +123,9 @@ class BuildSession(Closing):
             together = Together(size.name, max_batch, max_delay)
         opening = Opening(backend, torch_compile, timeout, start_timeout, threads, modules)
         self._runner = _runner_of(found, virtual, opening)
-        self._queue = Queue(self._carry_out, together)
+        keeps = bool(self._serial.main.aliases)
+        at_once = isinstance(self._runner, OfOneRank) and not keeps
+        self._queue = Queue(self._carry_out, together, at_once=at_once)
         close_at_exit(self)
 
     def run(
@@ -142,9 +144,7 @@ class BuildSession(Closing):
                 closed, or this process was forked from the one that opened it.
         """
         wanted = self._wanted(output_names)
-        request = self._checked(feeds)
-        self._queue.put(request)
-        outputs = request.answer.result()
+        outputs = self._queue.answer(self._checked(feeds))
         return [_as_array(outputs[name]) for name in wanted]
 
     def reset(self) -> None:
@@ -158,9 +158,7 @@ class BuildSession(Closing):
             raise InvalidInputError(
                 "the program keeps nothing from call to call; state= when it is compiled says what"
             )
-        request = Request(None, {})
-        self._queue.put(request)
-        request.answer.result()
+        self._queue.answer(Request(None, {}))
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns what the inputs are."""
@@ -250,10 +248,12 @@ class BuildSession(Closing):
         return sizes
 
     def _known_at(self, items: tuple[tuple[str, int], ...]) -> tuple[Program, Types]:
-        """Returns the program with inputs and outputs at sizes, and what the outputs are."""
-        program = replace(self._serial, signature=self._signature.at(dict(items)))
-        ports = program.signature.outputs
+        """Returns the program at sizes with the inputs that calls give, and what outputs are."""
+        signature = self._signature.at(dict(items))
+        program = replace(self._serial, signature=signature)
+        ports = signature.outputs
         found = (ports[at] for at in plain_outputs(program))
+        program = replace(program, signature=Signature(user_inputs(program), ports))
         return program, {port.user_label: (port.dtype, _whole_shape(port)) for port in found}
 
     def _size_of_batches(self) -> Size:

@@ -65,6 +65,8 @@ class OpenState:
         Args:
             sizes: All open sizes of that call.
         """
+        if not self._next:
+            return
         numbers = self._sizes_behind(as_coords(sizes))
         self._now = dict(zip((size.name for size in self._next), numbers, strict=True))
 

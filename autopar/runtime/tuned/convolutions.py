@@ -39,6 +39,7 @@ from autopar.runtime.tuned.kernels import (
     shift_behind,
     shifted,
 )
+from autopar.runtime.tuned.windows import convolve_windows, windows_matrix
 
 WEIGHT, BIAS, TRANSPOSED = 1, 2, 6
 """Positions among the arguments of a convolution."""
@@ -61,6 +62,7 @@ def tune_convolutions(tuning: Tuning) -> None:
             _put_channels_last(tuning, node, weight)
         elif rank == 3 and not arguments_of(node)[TRANSPOSED]:
             _put(tuning, node, convolve_rows, row_channels_last)
+            _put_in_windows(tuning, node)
 
 
 def _take_in(tuning: Tuning, node: fx.Node) -> bool:
@@ -179,6 +181,17 @@ def _has_channels_last(tuning: Tuning, image: Any) -> bool:
         return False
     weight = arguments_of(image)[WEIGHT]
     return tuning.is_constant(weight) and weight.target is channels_last
+
+
+def _put_in_windows(tuning: Tuning, node: fx.Node) -> None:
+    """Lets sequences be convolved as products where they are short."""
+    sequence, weight, bias, (step,), (zeros,), (gap,), groups = arguments_of(node)
+    if gap != 1 or groups != 1:
+        return
+    matrix = tuning.constant(weight, windows_matrix, weight)
+    matrix.meta["bytes"] = 0
+    node.target = convolve_windows
+    node.args = (sequence, weight, matrix, bias, step, zeros)
 
 
 def _put(tuning: Tuning, node: fx.Node, function: Any, arrange: Any) -> None:

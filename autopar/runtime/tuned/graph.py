@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from torch import fx
+from torch import fx, nn
 
 from autopar.ir.collectives import is_collective
 from autopar.ir.expr.expression import IntExpr
@@ -29,6 +29,7 @@ class Tuning:
     """
 
     def __init__(self, module: fx.GraphModule, weights: Collection[str]) -> None:
+        self._module = module
         self.graph = module.graph
         self._weights = weights
         self._constant: dict[fx.Node, None] = {}
@@ -65,6 +66,11 @@ class Tuning:
         node.replace_all_uses_with(instead)
         self.graph.erase_node(node)
 
+    def add(self, name: str, module: nn.Module) -> str:
+        """Adds a module that the graph may call; returns by which name."""
+        self._module.add_submodule(name, module)
+        return name
+
     @property
     def constants(self) -> list[fx.Node]:
         """What is computed of weights, in order."""
@@ -79,7 +85,7 @@ class Tuning:
                 self._constant[node] = None
         for node in nodes[len(given) :]:
             read = node.all_input_nodes
-            if read and _is_pure(node) and all(map(self.is_constant, read)):
+            if read and is_pure(node) and all(map(self.is_constant, read)):
                 given[-1].append(node)
                 given.append(node)
                 self._constant[node] = None
@@ -158,7 +164,8 @@ def per_channel(weight: object, shape: Sequence[IntExpr], dim: int) -> bool:
     return len(sizes) == len(shape) and sizes == wanted
 
 
-def _is_pure(node: fx.Node) -> bool:
+def is_pure(node: fx.Node) -> bool:
+    """Returns whether a node does nothing but compute something."""
     if node.op == "call_function" and node.target is operator.getitem:
         return True
     return bool(kind_of(node)) and not is_collective(kind_of(node))

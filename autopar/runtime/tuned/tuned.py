@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from autopar.ir.program import Program
 from autopar.runtime.ports.ports import is_weight
 from autopar.runtime.ports.rates import trains
+from autopar.runtime.tuned.choices import compute_chosen
 from autopar.runtime.tuned.constants import Constants, taken_out
 from autopar.runtime.tuned.convolutions import tune_convolutions
 from autopar.runtime.tuned.graph import Tuning
@@ -57,7 +58,11 @@ def tuned(program: Program, module: fx.GraphModule) -> Tuned:
     tune_lookups(tuning)
     tune_products(tuning)
     tune_convolutions(tuning)
+    branches = compute_chosen(tuning)
     write_over_operands(tuning)
+    for branch in branches:
+        write_over_operands(Tuning(branch, ()))
+        branch.recompile()
     add_multiples(tuning)
     constants = taken_out(tuning)
     module.graph.lint()

@@ -201,3 +201,37 @@ def test_what_follows_goes_into_weights_and_biases(tmp_path: Path) -> None:
     assert tuned.module.code.count("multiple_plus(") == 1
     assert tuned.module.code.count("multiple_plus_(") == 1
     assert "add" not in tuned.module.code
+
+
+BRANCHES = """
+program "branches" executable
+func main {
+  input %x: T[3, 4]
+  input %flag: bool[]
+  parameter %w: T[4, 4]
+  parameter %table: T[2, 4]
+  %e: T[3, 4] = aten.exp.default(self=%x)
+  %m: T[3, 4] = aten.mm.default(self=%e, mat2=%w)
+  %r: T[3, 4] = aten.relu.default(self=%m)
+  %s: T[3, 4] = aten.sub.Tensor(self=%m, other=%r)
+  %n: T[3, 4] = aten.neg.default(self=%x)
+  %o: T[3, 4] = aten.mm.default(self=%n, mat2=%w)
+  %p: T[3, 4] = aten.add.Tensor(self=%o, other=%e)
+  %t: T[3, 4] = aten.tanh.default(self=%o)
+  %y: T[3, 4] = aten.where.self(condition=%flag, self=%r, other=%p)
+  %z: T[3, 4] = aten.where.self(condition=%flag, self=%s, other=%t)
+  %u: T[3, 4] = aten.add.Tensor(self=%e, other=%y)
+  return %u as "u", %z as "z"
+}
+"""
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_only_what_a_condition_picks_is_computed(flag: bool, tmp_path: Path) -> None:
+    mesh, inputs = opened(BRANCHES, "f32", tmp_path)
+    assert_as_the_program_says(mesh, {**inputs, "flag": torch.tensor(flag)}, 1e-5)
+    tuned = mesh.ranks[0].tuned()
+    assert tuned is not None
+    assert tuned.module.code.count("exp") == 1
+    assert "mm" not in tuned.module.code
+    assert "tanh_" in tuned.module.choice_flag.branches[1].code
