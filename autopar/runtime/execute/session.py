@@ -42,6 +42,7 @@ from autopar.runtime.ports.ports import (
 from autopar.runtime.state.first_values import FirstValues
 from autopar.runtime.state.open_state import OpenState, begin_state
 from autopar.runtime.state.session_state import SessionState
+from autopar.runtime.tuned.tuned import can_be_tuned, needs_no_autograd
 
 
 class Session(Closing):
@@ -94,6 +95,7 @@ class Session(Closing):
             weights=weights,
             check_inputs=check_inputs,
         )
+        self._torch_compile = torch_compile
         self.rank, self.supervisor = self._ranks.rank, self._ranks.supervisor
         self.program, self.weights = self._ranks.program, self._ranks.weights
         self._keeping = Keeping(self.program)
@@ -152,7 +154,8 @@ class Session(Closing):
         """
         check_present(self._ranks.absent)
         tensors = {name: inputs[label] for label, name in self._inputs.names.items()}
-        with abandoned_raised(), self.supervisor.reported(), torch.no_grad():
+        mode = torch.inference_mode() if self._is_apart else torch.no_grad()
+        with abandoned_raised(), self.supervisor.reported(), mode:
             here = self._ranks.sized.at(sizes)
             results = self._results(here, tensors)
             ports = here.program.signature.outputs
@@ -219,6 +222,14 @@ class Session(Closing):
         if refusal is not None:
             raise refusal
         return here, tensors
+
+    @cached_property
+    def _is_apart(self) -> bool:
+        """Whether nobody sees the tensors that `run_into` makes, neither ranks nor later calls."""
+        if self._ranks.processes.size > 1 or self._torch_compile:
+            return False
+        plain = can_be_tuned(self.program, self._ranks.device)
+        return plain and needs_no_autograd(self.program)
 
     @cached_property
     def _inputs(self) -> CallInputs:

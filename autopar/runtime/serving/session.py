@@ -47,6 +47,7 @@ from autopar.runtime.serving.runners import (
 )
 from autopar.runtime.state.open_state import OpenState
 
+_WANTED = NAMES.or_none
 _DELAY = Kind(
     lambda value: isinstance(value, (int, float)) and value >= 0, "a number of seconds from 0 on"
 )
@@ -200,7 +201,7 @@ class BuildSession(Closing):
         return self._queue.is_elsewhere()
 
     def _wanted(self, names: Sequence[str] | None) -> list[str]:
-        expect(NAMES.or_none, output_names=names)
+        expect(_WANTED, output_names=names)
         known = [port.user_label for port in self._outputs]
         if not names:
             return known

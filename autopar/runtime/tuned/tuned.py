@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from autopar.ir.memory.kernels import OWN_NAMESPACE, TORCH_NAMESPACES
+from autopar.ir.ops.products.recurrent import GRADIENT
 from autopar.ir.program import Program
 from autopar.runtime.ports.ports import is_weight
 from autopar.runtime.ports.rates import trains
@@ -44,6 +46,16 @@ def can_be_tuned(program: Program, device: torch.device) -> bool:
     main = program.main
     plain = len(program.functions) == 1 and bool(main.inputs) and not main.aliases
     return plain and device.type == "cpu" and not trains(program)
+
+
+def needs_no_autograd(program: Program) -> bool:
+    """Returns whether a program may run in inference mode, where torch keeps no account for it.
+
+    Gradients of recurrent layers are computed by autograd, and other libraries' ops may be too.
+    """
+    kinds = {op.kind for function in program.functions.values() for op in function.ops}
+    known = (*TORCH_NAMESPACES, OWN_NAMESPACE)
+    return GRADIENT not in kinds and all(kind.partition(".")[0] in known for kind in kinds)
 
 
 def tuned(program: Program, module: fx.GraphModule) -> Tuned:
