@@ -6,12 +6,14 @@ images first; that is what most of the time goes to in nets of small convolution
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from torch import fx
 
+from autopar.ir.expr.expression import IntExpr
 from autopar.ir.ops.shape.view import RESHAPES
-from autopar.ir.ops.tuning import CONVOLUTION, NORMALIZED, OVER, SCALED, SHIFTED
+from autopar.ir.ops.tuning import CONVOLUTION, NORMALIZED, SCALED, SHIFTED
 from autopar.runtime.tuned.graph import (
     DTYPE,
     Tuning,
@@ -29,20 +31,42 @@ from autopar.runtime.tuned.kernels import (
     HAS_ONEDNN,
     channels_last,
     column_channels_last,
+    convolve,
+    convolve_apart,
     convolve_channels,
     convolve_columns,
+    convolve_points,
     convolve_rows,
     inverse_deviation,
     normal_shift,
+    of_blocks,
+    of_points,
     row_channels_last,
     scaled,
     shift_behind,
     shifted,
 )
+from autopar.runtime.tuned.products import keep_packed
 from autopar.runtime.tuned.windows import convolve_windows, windows_matrix
 
-WEIGHT, BIAS, TRANSPOSED = 1, 2, 6
+WEIGHT, BIAS = 1, 2
 """Positions among the arguments of a convolution."""
+
+
+class _Geometry(NamedTuple):
+    """What a convolution is given behind its bias."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    transposed: bool
+    more: Sequence[int]
+    groups: int
+
+    @property
+    def channels_dim(self) -> int:
+        """The dimension of a weight along which the channels of the result are."""
+        return 1 if self.transposed else 0
 
 
 def tune_convolutions(tuning: Tuning) -> None:
@@ -53,16 +77,16 @@ def tune_convolutions(tuning: Tuning) -> None:
             continue
         if not tuning.claim(weight):
             continue
+        geometry, kernel = _geometry(node), shape_of(weight)
         is_known = bias is None or tuning.is_constant(bias)
-        if is_known and not arguments_of(node)[TRANSPOSED]:
+        if is_known and (not geometry.transposed or geometry.groups == 1):
             while _take_in(tuning, node) or _take_in_before(tuning, node):
                 pass
-        rank = len(shape_of(node))
-        if rank == 4:
-            _put_channels_last(tuning, node, weight)
-        elif rank == 3 and not arguments_of(node)[TRANSPOSED]:
-            _put(tuning, node, convolve_rows, row_channels_last)
-            _put_in_windows(tuning, node)
+        _choose(tuning, node, kernel)
+
+
+def _geometry(node: fx.Node) -> _Geometry:
+    return _Geometry(*arguments_of(node)[BIAS + 1 :])
 
 
 def _take_in(tuning: Tuning, node: fx.Node) -> bool:
@@ -100,7 +124,8 @@ def _take_in_before(tuning: Tuning, node: fx.Node) -> bool:
 
     Zeros around the image have nothing added to them. Returns whether that could be done.
     """
-    image, weight, _, _, padding, *_ = arguments_of(node)
+    image, weight, *_ = arguments_of(node)
+    geometry = _geometry(node)
     if reader_of(image) is not node or kind_of(image) not in SHIFTED | SCALED:
         return False
     given = [arg for arg in arguments_of(image)[:2] if not is_number(arg)]
@@ -108,8 +133,8 @@ def _take_in_before(tuning: Tuning, node: fx.Node) -> bool:
     if len(given) != 1 or image.kwargs.get("alpha", 1) != 1 or not same_type(image, given[0]):
         return False
     if kind_of(image) in SCALED:
-        set_argument(node, WEIGHT, tuning.constant(weight, scaled, weight, *numbers))
-    elif not any(padding):
+        set_argument(node, WEIGHT, tuning.constant(weight, scaled, weight, *numbers, 0))
+    elif not geometry.transposed and not any(geometry.padding):
         shift = tuning.constant(weight, shift_behind, weight, *numbers)
         _shift(tuning, node, shift)
     else:
@@ -138,10 +163,10 @@ def _normalize(tuning: Tuning, node: fx.Node, norm: fx.Node) -> bool:
     return True
 
 
-def _scale(tuning: Tuning, node: fx.Node, scale: fx.Node) -> None:
-    for at in (WEIGHT, BIAS):
+def _scale(tuning: Tuning, node: fx.Node, scale: fx.Node | float) -> None:
+    for at, dim in ((WEIGHT, _geometry(node).channels_dim), (BIAS, 0)):
         if (tensor := arguments_of(node)[at]) is not None:
-            set_argument(node, at, tuning.constant(tensor, scaled, tensor, scale))
+            set_argument(node, at, tuning.constant(tensor, scaled, tensor, scale, dim))
 
 
 def _shift(tuning: Tuning, node: fx.Node, shift: Any) -> None:
@@ -150,53 +175,51 @@ def _shift(tuning: Tuning, node: fx.Node, shift: Any) -> None:
     set_argument(node, BIAS, tuning.constant(like, shifted, bias, shift, channels))
 
 
-def _put_channels_last(tuning: Tuning, node: fx.Node, given: fx.Node) -> None:
-    image, weight, *_, transposed, _, groups = arguments_of(node)
-    if not transposed and _is_column(image, given, node):
-        _put(tuning, node, convolve_columns, column_channels_last)
-        return
-    if not _has_channels_last(tuning, image):
-        with tuning.graph.inserting_before(node):
-            arranged = tuning.graph.call_function(channels_last, (image,))
-        arranged.meta["op"] = node.meta["op"]
-        set_argument(node, 0, arranged)
-    if not transposed and 1 < groups == shape_of(node)[1] and HAS_ONEDNN:
-        _put(tuning, node, convolve_channels, channels_last)
-    else:
-        set_argument(node, WEIGHT, tuning.constant(weight, channels_last, weight))
+def _choose(tuning: Tuning, node: fx.Node, kernel: Sequence[IntExpr]) -> None:
+    """Lets another function compute a convolution, whose weight had a shape before."""
+    image, weight, bias, *_ = arguments_of(node)
+    geometry = _geometry(node)
+    stride, padding, dilation, transposed, more, groups = geometry
+    channels, *sizes = kernel[1:]
+    dense = groups == 1 and not any(padding) and not any(more)
+    if dense and not transposed and set(sizes) == {1}:
+        right = tuning.constant(weight, of_points, weight)
+        wide = keep_packed(tuning, node, right, channels)
+        node.target, node.args = convolve_points, (image, right, bias, stride, wide)
+    elif dense and transposed and len(sizes) == 2 and sizes == stride and set(dilation) == {1}:
+        right = tuning.constant(weight, of_blocks, weight)
+        wide = keep_packed(tuning, node, right, kernel[0])
+        node.target, node.args = convolve_apart, (image, right, bias, stride, wide)
+    elif len(sizes) == 1 and not transposed:
+        others = [1, *stride], [0, *padding], [1, *dilation], False, [0, 0], groups
+        _put(tuning, node, convolve_rows, row_channels_last, *others)
+        if groups == 1 and dilation == [1]:
+            _put_in_windows(tuning, node, *stride, *padding)
+    elif len(sizes) == 2 and not transposed and _is_column(image, sizes, node):
+        turned = stride[::-1], padding[::-1], dilation[::-1], False, [0, 0], groups
+        _put(tuning, node, convolve_columns, column_channels_last, *turned)
+    elif len(sizes) == 2 and not transposed and 1 < groups == shape_of(node)[1] and HAS_ONEDNN:
+        _put(tuning, node, convolve_channels, channels_last, padding, stride, dilation, groups)
+    elif len(sizes) == 2:
+        _put(tuning, node, convolve, channels_last, *geometry)
 
 
-def _is_column(image: fx.Node, weight: fx.Node, node: fx.Node) -> bool:
+def _is_column(image: fx.Node, sizes: Sequence[IntExpr], node: fx.Node) -> bool:
     """Returns whether a convolution goes along the height of images that have one column."""
-    if "value" not in image.meta or "value" not in weight.meta:
-        return False
-    return shape_of(weight)[2] != 1 and shape_of(image)[3] == shape_of(node)[3] == 1
+    known = "value" in image.meta and sizes[0] != 1
+    return known and shape_of(image)[3] == shape_of(node)[3] == 1
 
 
-def _has_channels_last(tuning: Tuning, image: Any) -> bool:
-    """Returns whether an image is what convolutions with known weights make, element by element."""
-    while kind_of(image) in OVER and len(image.all_input_nodes) == 1:
-        image = arguments_of(image)[0]
-    if kind_of(image) != CONVOLUTION:
-        return False
-    weight = arguments_of(image)[WEIGHT]
-    return tuning.is_constant(weight) and weight.target is channels_last
+def _put(tuning: Tuning, node: fx.Node, function: Any, arrange: Any, *others: Any) -> None:
+    image, weight, bias, *_ = arguments_of(node)
+    node.target = function
+    node.args = (image, tuning.constant(weight, arrange, weight), bias, *others)
 
 
-def _put_in_windows(tuning: Tuning, node: fx.Node) -> None:
+def _put_in_windows(tuning: Tuning, node: fx.Node, step: int, zeros: int) -> None:
     """Lets sequences be convolved as products where they are short."""
-    sequence, weight, bias, (step,), (zeros,), (gap,), groups = arguments_of(node)
-    if gap != 1 or groups != 1:
-        return
+    sequence, weight, bias, *_ = arguments_of(node)
     matrix = tuning.constant(weight, windows_matrix, weight)
     matrix.meta["bytes"] = 0
     node.target = convolve_windows
     node.args = (sequence, weight, matrix, bias, step, zeros)
-
-
-def _put(tuning: Tuning, node: fx.Node, function: Any, arrange: Any) -> None:
-    """Lets another function compute a convolution that isn't transposed."""
-    image, weight, bias, stride, padding, dilation, _, _, groups = arguments_of(node)
-    weight = tuning.constant(weight, arrange, weight)
-    node.target = function
-    node.args = (image, weight, bias, stride, padding, dilation, groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,18 +15,17 @@ def inverse_deviation(variance: Tensor, weight: Tensor | None, eps: float) -> Te
     return scale if weight is None else scale * weight
 
 
-def scaled(tensor: Tensor | None, scale: Tensor | float) -> Tensor | None:
+def scaled(tensor: Tensor | None, scale: Tensor | float, dim: int) -> Tensor | None:
     """Returns a weight, or a bias if there is one, whose channels are multiplied.
 
     Args:
-        tensor: The channels of the result are its first dimension.
-        scale: A number for each of them, or for all.
+        tensor: The weight.
+        scale: A number for each of its channels, or for all.
+        dim: The dimension of these.
     """
-    if tensor is None:
-        return None
-    if isinstance(scale, Tensor):
-        scale = scale.reshape(-1, *[1] * (tensor.ndim - 1))
-    return tensor * scale
+    if tensor is None or not isinstance(scale, Tensor):
+        return None if tensor is None else tensor * scale
+    return tensor * scale.reshape(-1, *[1] * (tensor.ndim - 1 - dim))
 
 
 def shifted(bias: Tensor | None, shift: Tensor | float, channels: int) -> Tensor:
@@ -63,86 +63,137 @@ def row_channels_last(weight: Tensor) -> Tensor:
     return channels_last(weight.unsqueeze(2))
 
 
-def convolve_rows(
-    sequence: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """Convolves sequences as images with a row each, which costs less around small kernels.
-
-    Args:
-        sequence: [batch, channels, length].
-        weight: See `row_channels_last`.
-        bias: Of each channel of the result.
-        stride, padding, dilation, groups: Those of the convolution.
-    """
-    image = channels_last(sequence.unsqueeze(2))
-    steps, zeros, gaps = [1, *stride], [0, *padding], [1, *dilation]
-    found = torch.convolution(image, weight, bias, steps, zeros, gaps, False, [0, 0], groups)
-    return found.squeeze(2)
-
-
 def column_channels_last(weight: Tensor) -> Tensor:
     """Returns the weight of a convolution of images with a column each, lying on its side."""
     return channels_last(weight.transpose(2, 3))
 
 
-def convolve_columns(
-    image: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """Convolves images with a column each as images with a row each: kernels go along rows.
-
-    See `convolve_rows`; the weight is one of `column_channels_last`.
-    """
-    row = channels_last(image.transpose(2, 3))
-    steps, zeros, gaps = (each[::-1] for each in (stride, padding, dilation))
-    found = torch.convolution(row, weight, bias, steps, zeros, gaps, False, [0, 0], groups)
-    return found.transpose(2, 3)
-
-
-def convolve_channels(
-    image: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """Convolves each channel by itself, by the kernel that leaves channels where they are.
-
-    See `convolve_rows`; images and weights have their channels last.
-    """
-    dense = None if bias is None else bias.contiguous()
-    return torch.mkldnn_convolution(image, weight, dense, padding, stride, dilation, groups)
-
-
-LARGE = 1 << 22
-"""Multiplications from which on it matters which library multiplies."""
-
-_ALIGNED = 16
-"""Rows of matrices of other sizes aren't where one library wants them."""
-
 HAS_ONEDNN = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """Whether there are kernels that are called by no other name; they read a bias without strides."""
 
 
-def add_product(bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Returns a product of matrices with a bias added to each row."""
-    (rows, inner), columns = left.shape, right.shape[1]
-    odd = inner % _ALIGNED or columns % _ALIGNED
-    if odd and HAS_ONEDNN and rows * inner * columns >= LARGE:
+def convolve(image: Tensor, weight: Tensor, *others: Any) -> Tensor:
+    """Convolves images, whatever the order of their dimensions in memory.
+
+    Args:
+        image: [batch, channels, height, width].
+        weight: With its channels last.
+        others: What `torch.convolution` is given further.
+    """
+    return torch.convolution(channels_last(image), weight, *others)
+
+
+def convolve_rows(sequence: Tensor, *others: Any) -> Tensor:
+    """Convolves sequences as images with a row each, which costs less around small kernels.
+
+    Args:
+        sequence: [batch, channels, length].
+        others: What `convolve` is given of such images; see `row_channels_last`.
+    """
+    return convolve(sequence.unsqueeze(2), *others).squeeze(2)
+
+
+def convolve_columns(image: Tensor, *others: Any) -> Tensor:
+    """Convolves images with a column each as images with a row each: kernels go along rows.
+
+    Args:
+        image: [batch, channels, height, 1].
+        others: What `convolve` is given of such images; see `column_channels_last`.
+    """
+    return convolve(image.transpose(2, 3), *others).transpose(2, 3)
+
+
+def convolve_channels(image: Tensor, weight: Tensor, bias: Tensor | None, *others: Any) -> Tensor:
+    """Convolves each channel by itself, by the kernel that leaves channels where they are.
+
+    Args:
+        image, weight: As `convolve` takes them.
+        bias: Of each channel.
+        others: Padding, stride, dilation and groups.
+    """
+    dense = None if bias is None else bias.contiguous()
+    return torch.mkldnn_convolution(channels_last(image), weight, dense, *others)
+
+
+def convolve_points(
+    image: Tensor,
+    right: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    packed: Tensor | None,
+) -> Tensor:
+    """Convolves by a kernel of one point, without padding: multiplies the channels of each point.
+
+    Args:
+        image: [batch, channels, ...].
+        right: See `of_points`.
+        bias: Of each channel of the result.
+        stride: How far apart the points are.
+        packed: See `multiply`.
+    """
+    if max(stride) > 1:
+        image = image[:, :, *(slice(None, None, step) for step in stride)]
+    points = image.movedim(1, -1)
+    found = multiply(points.reshape(-1, len(right)), right, bias, packed)
+    return found.view(*points.shape[:-1], -1).movedim(-1, 1)
+
+
+def of_points(weight: Tensor) -> Tensor:
+    """Returns by what `convolve_points` multiplies points."""
+    return weight.flatten(1).t()
+
+
+def convolve_apart(
+    image: Tensor, right: Tensor, bias: Tensor | None, kernel: Sequence[int], packed: Tensor | None
+) -> Tensor:
+    """Makes of each point of an image a block of its own, as a transposed convolution does.
+
+    Args:
+        image: [batch, channels, height, width].
+        right: See `of_blocks`.
+        bias: Of each channel of the result.
+        kernel: The sizes of a block.
+        packed: See `multiply`.
+    """
+    points = image.permute(0, 2, 3, 1)
+    batch, height, width, channels = points.shape
+    rows, columns = kernel
+    repeated = None if bias is None else bias.repeat(rows * columns)
+    found = multiply(points.reshape(-1, channels), right, repeated, packed)
+    blocks = found.view(batch, height, width, rows, columns, -1).transpose(2, 3)
+    return blocks.reshape(batch, height * rows, width * columns, -1).permute(0, 3, 1, 2)
+
+
+def of_blocks(weight: Tensor) -> Tensor:
+    """Returns by what `convolve_apart` multiplies points."""
+    return weight.permute(0, 2, 3, 1).flatten(1)
+
+
+LARGE = 12_000_000
+"""Multiplications from which on a packed matrix pays."""
+
+
+def packed(right: Tensor) -> Tensor:
+    """Returns the right factor of products in the order that the CPU's kernel reads it in."""
+    found: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(right.t(), None)
+    return found
+
+
+def multiply(
+    left: Tensor, right: Tensor | None, bias: Tensor | None, packed: Tensor | None
+) -> Tensor:
+    """Returns a product of matrices.
+
+    Args:
+        left: One matrix.
+        right: The other, unless it is packed for all sizes of the first.
+        bias: What is added to each row.
+        packed: `packed` of the other, if that is kept.
+    """
+    if packed is not None and (right is None or left.shape[0] * right.numel() >= LARGE):
+        dense = None if bias is None else bias.contiguous()
         linear = torch.ops.mkldnn._linear_pointwise.default
-        found: Tensor = linear(left, right.t(), bias.contiguous(), "none", [], "")
+        found: Tensor = linear(left, packed, dense, "none", [], "")
         return found
-    return torch.addmm(bias, left, right)
+    assert right is not None
+    return torch.mm(left, right) if bias is None else torch.addmm(bias, left, right)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import fx
 
+from autopar.ir.expr.expression import IntExpr
+from autopar.ir.ops.shape.strided import VIEWS
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.ops.tuning import BY_ROW, EMBEDDING, PRODUCT, SHIFTED
 from autopar.runtime.tuned.graph import (
@@ -20,24 +23,62 @@ from autopar.runtime.tuned.graph import (
     shape_of,
     value_of,
 )
-from autopar.runtime.tuned.kernels import add_product
+from autopar.runtime.tuned.kernels import HAS_ONEDNN, LARGE, multiply, packed
 
 
 def tune_products(tuning: Tuning) -> None:
-    """Adds biases within products."""
+    """Adds biases within products, and keeps their weights packed."""
     for node in tuning.of_kind((PRODUCT,)):
-        at, reader = node, reader_of(node)
-        while reader is not None and kind_of(reader) in RESHAPES:
-            at, reader = reader, reader_of(reader)
-        if reader is None or shape_of(at)[-1:] != shape_of(node)[-1:]:
+        left, right = arguments_of(node)
+        if value_of(node).dtype != DTYPE:
             continue
-        bias = _bias(tuning, reader, at)
-        if bias is None:
-            continue
-        if len(shape_of(bias)) != 1:
-            bias = tuning.constant(bias, torch.flatten, bias)
-        node.args, node.target = (bias, *node.args), add_product
+        bias = _take_bias(tuning, node)
+        wide = None
+        if tuning.is_constant(right):
+            wide = keep_packed(tuning, node, right, shape_of(right)[0])
+        if wide is not None and not _is_mapped(tuning, right):
+            right = None
+        if bias is not None or wide is not None:
+            node.args, node.target = (left, right, bias, wide), multiply
+
+
+def keep_packed(tuning: Tuning, node: fx.Node, right: fx.Node, inner: IntExpr) -> fx.Node | None:
+    """Returns a packed factor of what may become a large product, if there is room for it.
+
+    Args:
+        tuning: The graph.
+        node: Holds the elements of the product.
+        right: The factor.
+        inner: How many products are added to each of them.
+    """
+    sizes = [inner, *shape_of(node)]
+    known = [size for size in sizes if isinstance(size, int)]
+    small = len(known) == len(sizes) and math.prod(known) < LARGE
+    if small or not HAS_ONEDNN or not tuning.claim(right):
+        return None
+    return tuning.constant(right, packed, right)
+
+
+def _is_mapped(tuning: Tuning, node: fx.Node) -> bool:
+    """Returns whether a node holds a weight as it is in memory, whatever its shape."""
+    while tuning.is_constant(node) and kind_of(node) in VIEWS:
+        node = arguments_of(node)[0]
+    return node.op == "placeholder"
+
+
+def _take_bias(tuning: Tuning, node: fx.Node) -> fx.Node | None:
+    """Takes the bias that is added to a product out of a graph; returns it if there is one."""
+    at, reader = node, reader_of(node)
+    while reader is not None and kind_of(reader) in RESHAPES:
+        at, reader = reader, reader_of(reader)
+    if reader is None or shape_of(at)[-1:] != shape_of(node)[-1:]:
+        return None
+    bias = _bias(tuning, reader, at)
+    if bias is not None and len(shape_of(bias)) != 1:
+        bias = tuning.constant(bias, torch.flatten, bias)
+    if bias is not None:
         tuning.drop(reader, at)
+    return bias
 
 
 def _bias(tuning: Tuning, reader: fx.Node, at: fx.Node) -> fx.Node | None:
@@ -67,7 +108,11 @@ def tune_lookups(tuning: Tuning) -> None:
             continue
         rows = _again(tuning, node, node, table, *others)
         for each in reversed(chain):
-            rows = _again(tuning, node, each, rows, *arguments_of(each)[1:])
+            given = [
+                _again(tuning, node, node, arg, *others) if _has_rows(arg, each) else arg
+                for arg in arguments_of(each)[1:]
+            ]
+            rows = _again(tuning, node, each, rows, *given)
         rows.meta["value"] = node.meta["value"]
         tuning.drop(node, rows)
 
@@ -92,5 +137,16 @@ def _keeps_rows(tuning: Tuning, node: Any, rank: int) -> bool:
         return False
     table, *others = (arg for arg in arguments_of(node) if isinstance(arg, fx.Node))
     first = table is arguments_of(node)[0] and shape_of(table) == shape_of(node)
-    shapes = [shape_of(each) if "value" in each.meta else [0] for each in others]
-    return first and all(set(shape) <= {1} and len(shape) <= rank for shape in shapes)
+    return first and all(_has_rows(each, node) or _is_one(each, rank) for each in others)
+
+
+def _has_rows(node: Any, table: fx.Node) -> bool:
+    """Returns whether a node holds a number for each row of a table."""
+    if not isinstance(node, fx.Node) or "value" not in node.meta:
+        return False
+    return shape_of(node)[1:] == (1,) and shape_of(node)[0] == shape_of(table)[0] != 1
+
+
+def _is_one(node: fx.Node, rank: int) -> bool:
+    shape = shape_of(node) if "value" in node.meta else (0,)
+    return set(shape) <= {1} and len(shape) <= rank

@@ -42,7 +42,9 @@ def convolve_windows(
     count = (length + 2 * zeros - weight.shape[3]) // step + 1
     few = 0 < batch * count * window * results <= SHORT
     if not few or count < 1 or (batch == 1 and weight.shape[3] <= NARROW):
-        return convolve_rows(sequence, weight, bias, [step], [zeros], [1], 1)
+        return convolve_rows(
+            sequence, weight, bias, [1, step], [0, zeros], [1, 1], False, [0, 0], 1
+        )
     rows = sequence.transpose(1, 2)
     if zeros:
         rows = torch.constant_pad_nd(rows, [0, 0, zeros, zeros])

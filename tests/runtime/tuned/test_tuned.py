@@ -194,7 +194,7 @@ def test_what_follows_goes_into_weights_and_biases(tmp_path: Path) -> None:
     assert "relu_" in tuned.module.code
     tuned = opened(TEXTS, "f32", tmp_path)[0].ranks[0].tuned()
     assert tuned is not None
-    assert "add_product" in tuned.module.code
+    assert "multiply" in tuned.module.code
     assert tuned.module.code.index("embedding") < tuned.module.code.index("_to_copy")
     tuned = opened(NUMBERS, "f32", tmp_path)[0].ranks[0].tuned()
     assert tuned is not None
