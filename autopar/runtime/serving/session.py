@@ -34,6 +34,7 @@ from autopar.runtime.ports.ports import (
     user_inputs,
 )
 from autopar.runtime.ports.rates import trains
+from autopar.runtime.serving.alike import Alike
 from autopar.runtime.serving.arguments import NodeArg, described
 from autopar.runtime.serving.crew import Crew, Opening
 from autopar.runtime.serving.requests import Outputs, Queue, Request, Together
@@ -117,6 +118,7 @@ class BuildSession(Closing):
         self._outputs = [ports[at] for at in plain_outputs(self._serial)]
         self._state = OpenState(self._serial)
         self._open = OpenInputs(self._serial)
+        self._alike = Alike()
         together = None
         if max_batch is not None:
             size = self._size_of_batches()
@@ -214,12 +216,19 @@ class BuildSession(Closing):
     def _checked(self, feeds: Mapping[str, Any]) -> Request:
         if not isinstance(feeds, Mapping):
             raise InvalidInputError(f"the inputs are a {type(feeds).__name__}; give them by name")
+        inputs, sizes = self._alike.find(feeds) or self._looked_at(feeds)
+        self._bounds.check({name: inputs[each] for name, each in self._labels.items()}, sizes)
+        return Request(inputs, sizes)
+
+    def _looked_at(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Tensor], Sizes]:
+        """Returns the inputs of a call by label, and its sizes."""
         sizes = self._open.sizes(feeds)
         program, _ = self._at(tuple(self._state.at(sizes).items()))
         tensors = check_inputs(program, feeds)
-        self._bounds.check(tensors, sizes)
-        labels = self._labels
-        return Request({labels[name]: each.cpu() for name, each in tensors.items()}, sizes)
+        inputs = {self._labels[name]: each.cpu() for name, each in tensors.items()}
+        if not self._state.labels:
+            self._alike.note(feeds, inputs, sizes)
+        return inputs, sizes
 
     def _carry_out(self, batch: Sequence[Request]) -> Outputs:
         try:
