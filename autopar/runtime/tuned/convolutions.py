@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from autopar.ir.expr.expression import IntExpr
+from autopar.ir.expr.expression import IntExpr, prod
 from autopar.ir.ops.shape.view import RESHAPES
 from autopar.ir.ops.tuning import CONVOLUTION, NORMALIZED, SCALED, SHIFTED
 from autopar.runtime.tuned.graph import (
@@ -184,11 +184,11 @@ def _choose(tuning: Tuning, node: fx.Node, kernel: Sequence[IntExpr]) -> None:
     dense = groups == 1 and not any(padding) and not any(more)
     if dense and not transposed and set(sizes) == {1}:
         right = tuning.constant(weight, of_points, weight)
-        wide = keep_packed(tuning, node, right, channels)
+        wide = keep_packed(tuning, node, right, channels, kernel[0])
         node.target, node.args = convolve_points, (image, right, bias, stride, wide)
     elif dense and transposed and len(sizes) == 2 and sizes == stride and set(dilation) == {1}:
         right = tuning.constant(weight, of_blocks, weight)
-        wide = keep_packed(tuning, node, right, kernel[0])
+        wide = keep_packed(tuning, node, right, kernel[0], channels * prod(sizes))
         node.target, node.args = convolve_apart, (image, right, bias, stride, wide)
     elif len(sizes) == 1 and not transposed:
         others = [1, *stride], [0, *padding], [1, *dilation], False, [0, 0], groups

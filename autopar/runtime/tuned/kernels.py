@@ -169,8 +169,16 @@ def of_blocks(weight: Tensor) -> Tensor:
     return weight.permute(0, 2, 3, 1).flatten(1)
 
 
-LARGE = 12_000_000
-"""Multiplications from which on a packed matrix pays."""
+LARGE, LARGE_IF_NARROW = 12_000_000, 500_000
+"""Multiplications from which on a packed matrix pays, and with few columns, as measured."""
+
+NARROW = 8
+"""Up to how many these are."""
+
+
+def is_large(multiplications: int, columns: int) -> bool:
+    """Returns whether a product takes less time with a packed matrix, of some columns."""
+    return multiplications >= (LARGE_IF_NARROW if columns <= NARROW else LARGE)
 
 
 def packed(right: Tensor) -> Tensor:
@@ -190,10 +198,11 @@ def multiply(
         bias: What is added to each row.
         packed: `packed` of the other, if that is kept.
     """
-    if packed is not None and (right is None or left.shape[0] * right.numel() >= LARGE):
+    if right is None or (
+        packed is not None and is_large(left.shape[0] * right.numel(), right.shape[1])
+    ):
         dense = None if bias is None else bias.contiguous()
         linear = torch.ops.mkldnn._linear_pointwise.default
         found: Tensor = linear(left, packed, dense, "none", [], "")
         return found
-    assert right is not None
     return torch.mm(left, right) if bias is None else torch.addmm(bias, left, right)

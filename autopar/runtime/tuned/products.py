@@ -23,7 +23,7 @@ from autopar.runtime.tuned.graph import (
     shape_of,
     value_of,
 )
-from autopar.runtime.tuned.kernels import HAS_ONEDNN, LARGE, multiply, packed
+from autopar.runtime.tuned.kernels import HAS_ONEDNN, is_large, multiply, packed
 
 
 def tune_products(tuning: Tuning) -> None:
@@ -35,25 +35,27 @@ def tune_products(tuning: Tuning) -> None:
         bias = _take_bias(tuning, node)
         wide = None
         if tuning.is_constant(right):
-            wide = keep_packed(tuning, node, right, shape_of(right)[0])
+            wide = keep_packed(tuning, node, right, *shape_of(right))
         if wide is not None and not _is_mapped(tuning, right):
             right = None
         if bias is not None or wide is not None:
             node.args, node.target = (left, right, bias, wide), multiply
 
 
-def keep_packed(tuning: Tuning, node: fx.Node, right: fx.Node, inner: IntExpr) -> fx.Node | None:
+def keep_packed(
+    tuning: Tuning, node: fx.Node, right: fx.Node, inner: IntExpr, columns: IntExpr
+) -> fx.Node | None:
     """Returns a packed factor of what may become a large product, if there is room for it.
 
     Args:
         tuning: The graph.
         node: Holds the elements of the product.
         right: The factor.
-        inner: How many products are added to each of them.
+        inner, columns: Its sizes.
     """
-    sizes = [inner, *shape_of(node)]
+    sizes = [columns, inner, *shape_of(node)]
     known = [size for size in sizes if isinstance(size, int)]
-    small = len(known) == len(sizes) and math.prod(known) < LARGE
+    small = len(known) == len(sizes) and not is_large(math.prod(known[1:]), known[0])
     if small or not HAS_ONEDNN or not tuning.claim(right):
         return None
     return tuning.constant(right, packed, right)

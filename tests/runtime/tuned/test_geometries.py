@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from autopar.runtime.tuned import kernels, products
+from autopar.runtime.tuned import kernels
 from tests.runtime.tuned.test_tuned import assert_as_the_program_says, opened
 
 ROWS = """
@@ -85,8 +85,8 @@ func main {{
 @pytest.fixture(params=[0, kernels.LARGE], ids=["packed", "plain"])
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets all products be large, or none."""
-    for module in (kernels, products):
-        monkeypatch.setattr(module, "LARGE", request.param)
+    for name in ("LARGE", "LARGE_IF_NARROW"):
+        monkeypatch.setattr(kernels, name, request.param)
 
 
 @pytest.mark.usefixtures("large")
