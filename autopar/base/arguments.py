@@ -120,6 +120,7 @@ def _is_whole(value: object) -> bool:
 PATH = Kind(_is_path, "a path, as 'folder/file'")
 FLAG = one_of(bool, words="True or False")
 WHOLE = Kind(_is_whole, "a whole number")
+NATURAL = Kind(lambda value: _is_whole(value) and value >= 0, "a whole number from 0 on")  # type: ignore[operator]
 COUNT = Kind(lambda value: _is_whole(value) and value >= 1, "a whole number from 1 on")  # type: ignore[operator]
 SECONDS = Kind(_is_positive, "a number of seconds above 0")
 POSITIVE = Kind(_is_positive, "a number above 0")

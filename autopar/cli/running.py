@@ -41,6 +41,12 @@ RANK_BYTES = 200 * 2**20
 @MODULES
 @click.option("--torch-compile", is_flag=True, help="Run through torch.compile.")
 @click.option(
+    "--trace",
+    type=PATH,
+    metavar="FILE.json",
+    help="Write when each op of each process ran, for ui.perfetto.dev and chrome://tracing.",
+)
+@click.option(
     "--timeout",
     type=PositiveNumber(),
     default=600.0,
@@ -59,6 +65,7 @@ def run_command(
     backend: str,
     modules: tuple[str, ...],
     torch_compile: bool,
+    trace: Path | None,
     timeout: float,
 ) -> None:
     """Run a build on this host: one process per rank.
@@ -68,9 +75,10 @@ def run_command(
       autopar run build/ --input ids=ids.npy --input mask=mask.npy --output out.npz
       autopar run build/ --input inputs.npz --virtual
       autopar run build/ --random-inputs 0
+      autopar run build/ --random-inputs 0 --trace trace.json
     """
     if virtual:
-        others = ("backend", "torch_compile", "timeout")
+        others = ("backend", "torch_compile", "timeout", "trace")
         unsuited("with --virtual no processes are started, which rules out", others)
     from autopar.analysis.reports import summary as report
     from autopar.runtime import api
@@ -95,6 +103,7 @@ def run_command(
                 timeout=timeout,
                 modules=modules,
                 updates=updates,
+                trace=trace,
             )
     if output is not None:
         api.save_outputs(output, outputs)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autopar.runtime.api import (
         NonFiniteLoss,
         Session,
+        Trace,
         Trainer,
         Verification,
         load,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NonFiniteLoss",
     "Session",
+    "Trace",
     "Trainer",
     "Verification",
     "load",

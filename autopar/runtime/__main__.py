@@ -49,6 +49,7 @@ def _run(options: argparse.Namespace, processes: Processes) -> dict[str, Tensor]
         timeout=options.timeout,
         start_timeout=options.start_timeout,
         torch_compile=options.torch_compile,
+        trace=options.trace,
         processes=processes,
     )
     with session, session.supervisor.reported():
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument("--updates", action="store_true", help="show new state too")
     parser.add_argument("--torch-compile", action="store_true", help="run through torch.compile")
+    parser.add_argument("--trace", type=Path, metavar="FILE.json", help="when each op ran")
     parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS")
     parser.add_argument(
         "--start-timeout", type=float, default=DEFAULT_START_TIMEOUT, metavar="SECONDS"

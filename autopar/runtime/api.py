@@ -26,6 +26,7 @@ from autopar.runtime.loading import load
 from autopar.runtime.ports.open_inputs import complete_inputs, ranks_for, serial_for
 from autopar.runtime.ports.ports import Arrays, input_types, labelled_inputs
 from autopar.runtime.running import run
+from autopar.runtime.tracing.tracer import Trace
 from autopar.runtime.training.trainer import Trainer
 from autopar.runtime.training.verdicts import NonFiniteLoss
 from autopar.runtime.verification.verification import Verification, verify_mesh
@@ -119,6 +120,7 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "NonFiniteLoss",
     "Session",
+    "Trace",
     "Trainer",
     "Verification",
     "check_files",

@@ -22,6 +22,7 @@ from autopar.runtime.init.initialize import MakeModel
 from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.ports.rates import trains
+from autopar.runtime.tracing.tracer import Trace
 from autopar.runtime.training.opening import open_trainer
 from autopar.runtime.training.trainer import Trainer
 
@@ -44,6 +45,7 @@ class Opening(TypedDict, total=False):
     processes: Processes | None
     on_failure: Callable[[RankFailure], None] | None
     check_inputs: bool
+    trace: Trace | str | Path | None
 
 
 @overload
@@ -77,6 +79,7 @@ def load(
     processes: Processes | None = None,
     on_failure: Callable[[RankFailure], None] | None = None,
     check_inputs: bool = True,
+    trace: Trace | str | Path | None = None,
 ) -> Trainer | Session:
     """Opens this process's rank of a build, in a job that torchrun started.
 
@@ -120,6 +123,8 @@ def load(
         on_failure: See `Supervisor`.
         check_inputs: Whether the ranks compare their inputs, which must be the same, and what they
             load. Of large inputs each call compares a twentieth.
+        trace: Where to write when each op of each rank ran, or a `Trace`, which says of which
+            calls; by default nothing is recorded.
 
     Returns:
         A `Trainer` of a build that trains, else a `Session`.
@@ -136,6 +141,8 @@ def load(
     expect(FLAG, virtual=virtual)
     if not virtual and str(device) != "cpu":
         raise InvalidInputError("ranks choose their devices, so leave out device=, or say virtual=")
+    if virtual and trace is not None:
+        raise InvalidInputError("ranks in one process take turns, so leave out trace= or virtual=")
     joined: dict[str, Any] = {
         "backend": backend,
         "timeout": timeout,
@@ -145,6 +152,7 @@ def load(
         "processes": processes,
         "on_failure": on_failure,
         "check_inputs": check_inputs,
+        "trace": trace,
     }
     file = read_build(build) if virtual else read_or_tell(build, **joined)
     found: Trainer | Session

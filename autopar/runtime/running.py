@@ -36,6 +36,7 @@ def run(
     torch_compile: bool = False,
     threads: int = 1,
     modules: Sequence[str] = (),
+    trace: str | Path | None = None,
 ) -> dict[str, Tensor]:
     """Runs a build once, and returns the global outputs by label.
 
@@ -57,6 +58,7 @@ def run(
         torch_compile: Of processes: whether they run the programs through `torch.compile`.
         threads: Of processes: threads that each computes with.
         modules: Of processes: what each imports first, which registers ops of other libraries.
+        trace: Of processes: where to write when each op of each ran.
 
     Raises:
         InvalidInputError: If the inputs don't fit the program, or an argument doesn't fit another.
@@ -70,6 +72,7 @@ def run(
         "torch_compile": torch_compile,
         "threads": threads,
         "modules": modules,
+        "trace": trace,
     }
     if virtual or serial:
         _refuse_other("no processes are started", started, _OF_PROCESSES)
@@ -91,6 +94,7 @@ _OF_PROCESSES: Mapping[str, object] = {
     "torch_compile": False,
     "threads": 1,
     "modules": (),
+    "trace": None,
 }
 """What is said of processes that are started where nothing is."""
 
@@ -104,7 +108,7 @@ def _refuse_other(why: str, given: Mapping[str, object], usual: Mapping[str, obj
 
 def _is_usual(value: object, usual: object) -> bool:
     plain = tuple(value) if isinstance(value, list) else value
-    return isinstance(plain, str | int | float | tuple) and plain == usual
+    return (plain is None or isinstance(plain, str | int | float | tuple)) and plain == usual
 
 
 def _run_virtual(

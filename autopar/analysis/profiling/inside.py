@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from autopar.analysis.profiling.figures import Node
-from autopar.analysis.profiling.layers import layer_of
 from autopar.cost import Evaluation, MemoryTimeline
 from autopar.cost.memory.buffers import SAVED
 from autopar.cost.op_cost import OpCost
+from autopar.ir.layers import layer_of
 from autopar.ir.program import CALLS, REPEAT, Function, Op, callee_of, trip_of
 
 

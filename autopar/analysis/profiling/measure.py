@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from autopar.analysis.profiling.figures import Node
 from autopar.analysis.profiling.inside import executed, figures_of, name_of
-from autopar.analysis.profiling.layers import layer_of
 from autopar.analysis.profiling.show import Profile
 from autopar.base.arguments import CALLABLE, FLAG, Kind, expect
 from autopar.base.errors import InvalidInputError
@@ -32,6 +31,7 @@ from autopar.cost.memory.buffers import HOST, SAVED
 from autopar.ir.builds.files import read_build
 from autopar.ir.collectives import without_runs
 from autopar.ir.deployment import Deployment
+from autopar.ir.layers import layer_of
 from autopar.ir.mesh import ProcessMesh
 from autopar.ir.ops import RuleDefect
 from autopar.ir.program import Program

@@ -12,11 +12,11 @@ from textwrap import wrap
 from typing import Any
 
 from autopar.analysis.profiling.figures import Layer, Node, layer_of
-from autopar.analysis.profiling.layers import grouped
 from autopar.base.errors import Loc
 from autopar.base.file import write_file
 from autopar.base.units import human_bytes, human_flops, human_seconds
 from autopar.cost import Evaluation, MemoryTimeline
+from autopar.ir.layers import grouped
 
 TOP = 10
 """How many layers and ops are listed."""

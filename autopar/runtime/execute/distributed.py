@@ -47,6 +47,7 @@ from autopar.runtime.ports.open_inputs import planned_sizes
 from autopar.runtime.ports.outputs import Side
 from autopar.runtime.ports.ports import read_weights
 from autopar.runtime.ports.staging import moved
+from autopar.runtime.tracing.tracer import Trace, Tracer
 from autopar.runtime.weights.identity import identity_of
 from autopar.runtime.weights.weights import WeightFile, weight_paths
 from autopar.version import __version__
@@ -87,6 +88,7 @@ class JobRank(Closing):
         weights: str | Path | Sequence[str | Path] = (),
         in_place: InPlace | None = None,
         check_inputs: bool = True,
+        trace: Trace | str | Path | None = None,
     ) -> None:
         expect(SECONDS, timeout=timeout, start_timeout=start_timeout)
         expect(FLAG, cuda_graphs=cuda_graphs, check_inputs=check_inputs)
@@ -96,15 +98,21 @@ class JobRank(Closing):
         self._connection = Connection(self.processes, timeout, start_timeout, on_failure)
         self.supervisor = self._connection.supervisor
         self.absent: set[str] = set()
+        self._tracer: Tracer | None = None
         try:
             with self.supervisor.reported():
                 how = (torch_compile, cuda_graphs)
-                self._open(build, backend, how, weights, in_place or InPlace())
+                self._open(build, backend, how, weights, in_place or InPlace(), trace)
         except BaseException:
             self.close()
             raise
         self.agreement = self._connection.agreement(self.device, check_inputs)
         close_at_exit(self._connection)
+        if self._tracer is not None:
+            close_at_exit(self._tracer)
+            if not self.processes.local:
+                meet = self._connection.tally
+                self._tracer.compare_clocks(lambda: meet(0), self.messages(meeting=False))
 
     def _open(
         self,
@@ -113,6 +121,7 @@ class JobRank(Closing):
         how: tuple[bool | None, bool],
         weights: str | Path | Sequence[str | Path],
         in_place: InPlace,
+        trace: Trace | str | Path | None,
     ) -> None:
         self.build = read_build(build)
         self.deployment = self.build.deployment
@@ -128,12 +137,17 @@ class JobRank(Closing):
                 f"cuda_graphs=True: this rank computes on {self.device}; leave it out there"
             )
         graphs = ", cuda_graphs=True" if cuda_graphs else ""
-        self._agree(f"torch_compile={torch_compile}{graphs}")
+        traced = "" if trace is None else ", trace="
+        self._agree(f"torch_compile={torch_compile}{graphs}{traced}")
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         where = self.supervisor.whereabouts
         record = recording(torch.cuda.graph_pool_handle()) if cuda_graphs else None
-        self._generator = Generator(self.device, in_place, torch_compile, where, record)
+        if trace is not None:
+            self._tracer = Tracer(Trace.of(trace), self.rank, self.deployment, self.device)
+        self._generator = Generator(
+            self.device, in_place, torch_compile, where, record, self._tracer
+        )
         self._specialize()
         self.weights = self._read_weights()
         self._connection.meet("loaded")
@@ -230,7 +244,11 @@ class JobRank(Closing):
 
     def close(self) -> None:
         """Leaves the others, and ends the process group if nobody else uses it."""
-        self._connection.close()
+        try:
+            if self._tracer is not None:
+                self._tracer.close()
+        finally:
+            self._connection.close()
 
 
 def read_or_tell(build: str | Path, **options: Any) -> Build:

@@ -42,6 +42,7 @@ from autopar.runtime.ports.ports import (
 from autopar.runtime.state.first_values import FirstValues
 from autopar.runtime.state.open_state import OpenState, begin_state
 from autopar.runtime.state.session_state import SessionState
+from autopar.runtime.tracing.tracer import Trace
 from autopar.runtime.tuned.tuned import can_be_tuned, needs_no_autograd
 
 
@@ -63,6 +64,8 @@ class Session(Closing):
             count before those of the build; or several.
         check_inputs: Whether the ranks compare their inputs, which must be the same, and what they
             load. Of large inputs each call compares a twentieth.
+        trace: Where to write when each op of each rank ran, or a `Trace`, which says of which
+            calls; by default nothing is recorded.
 
     Raises:
         RuntimeFailure: If the ranks differ, or another rank failed.
@@ -82,6 +85,7 @@ class Session(Closing):
         on_failure: Callable[[RankFailure], None] | None = None,
         weights: str | Path | Sequence[str | Path] = (),
         check_inputs: bool = True,
+        trace: Trace | str | Path | None = None,
     ) -> None:
         self._ranks = JobRank(
             build,
@@ -94,6 +98,7 @@ class Session(Closing):
             on_failure=on_failure,
             weights=weights,
             check_inputs=check_inputs,
+            trace=trace,
         )
         self._torch_compile = torch_compile
         self.rank, self.supervisor = self._ranks.rank, self._ranks.supervisor

@@ -14,8 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from autopar.base.arguments import COUNT, FLAG, NAMES, SECONDS, expect
+from autopar.base.arguments import COUNT, FLAG, NAMES, PATH, SECONDS, expect
 from autopar.base.errors import RuntimeFailure
+from autopar.base.file import check_file
 from autopar.ir.builds.files import read_build
 from autopar.runtime.files.scratch import scratch_folder
 from autopar.runtime.job.patience import DEFAULT_START_TIMEOUT, DEFAULT_TIMEOUT
@@ -49,6 +50,7 @@ def launch(
     threads: int = 1,
     modules: Sequence[str] = (),
     updates: bool = False,
+    trace: str | Path | None = None,
 ) -> dict[str, Tensor]:
     """Runs a build in one process per rank on this host and returns the global outputs by label.
 
@@ -62,6 +64,7 @@ def launch(
         threads: Threads that each rank computes with.
         modules: Modules that each rank imports first: they register ops of other libraries.
         updates: Whether new content of parameters and other state is returned too.
+        trace: Where to write when each op of each rank ran; by default nothing is recorded.
 
     Raises:
         InvalidInputError: If the inputs don't fit the program.
@@ -72,6 +75,9 @@ def launch(
     expect(SECONDS, timeout=timeout, start_timeout=start_timeout)
     expect(COUNT, threads=threads)
     expect(NAMES, modules=modules)
+    expect(PATH.or_none, trace=trace)
+    if trace is not None:
+        check_file(trace)
     found = read_build(build)
     arrays = labelled_inputs(found.serial, inputs)
     tensors = check_inputs(serial_for(found.serial, arrays), arrays)
@@ -84,6 +90,7 @@ def launch(
         options += ["--start-timeout", start_timeout]
         options += ["--torch-compile"] if torch_compile else []
         options += ["--updates"] if updates else []
+        options += [] if trace is None else ["--trace", trace]
         options += [word for module in modules for word in ("--modules", module)]
         command = torchrun_command(found.rank_table.world_size, folder)
         command += ["-m", "autopar.runtime", str(build), *map(str, options)]

@@ -12,9 +12,9 @@ from torch.nn.functional import mse_loss
 
 import autopar
 from autopar.analysis.profiling import profile_build, profile_compiled
-from autopar.analysis.profiling.layers import grouped, layer_of
 from autopar.analysis.profiling.show import write_json
 from autopar.base.errors import InvalidInputError
+from autopar.ir.layers import grouped, layer_of
 from autopar.ir.program import Op
 
 WIDTH, HIDDEN, BATCH = 8, 32, 4
