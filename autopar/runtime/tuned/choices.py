@@ -57,7 +57,7 @@ def _picks(tuning: Tuning) -> dict[fx.Node, list[fx.Node]]:
     found: dict[fx.Node, list[fx.Node]] = {}
     for node in tuning.of_kind((PICKED,)):
         condition, *others = arguments_of(node)
-        known = all(isinstance(each, fx.Node) and "value" in each.meta for each in others)
+        known = all("value" in each.meta for each in node.all_input_nodes)
         if known and not shape_of(condition) and all(same_type(node, each) for each in others):
             found.setdefault(condition, []).append(node)
     return found

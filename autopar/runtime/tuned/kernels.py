@@ -115,6 +115,11 @@ def convolve_channels(image: Tensor, weight: Tensor, bias: Tensor | None, *other
     return torch.mkldnn_convolution(channels_last(image), weight, dense, *others)
 
 
+_CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
+_CHANNELS_BEFORE = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
+"""Orders of dimensions, by how many there are: `permute` takes less than half of `movedim`."""
+
+
 def convolve_points(
     image: Tensor,
     right: Tensor,
@@ -133,9 +138,9 @@ def convolve_points(
     """
     if max(stride) > 1:
         image = image[:, :, *(slice(None, None, step) for step in stride)]
-    points = image.movedim(1, -1)
+    points = image.permute(_CHANNELS_BEHIND[image.ndim])
     found = multiply(points.reshape(-1, len(right)), right, bias, packed)
-    return found.view(*points.shape[:-1], -1).movedim(-1, 1)
+    return found.view(*points.shape[:-1], -1).permute(_CHANNELS_BEFORE[image.ndim])
 
 
 def of_points(weight: Tensor) -> Tensor:
