@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from itertools import islice
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch._meta_registrations
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
@@ -32,6 +35,14 @@ from autopar.ir.ops import is_known
 
 _ORIGIN = "onnx_node"
 """The key in `node.meta` that holds the ONNX node that an fx node comes from."""
+
+
+def _windows_of_any_size() -> AbstractContextManager[object]:
+    """Lets torch say how many windows fit without asking whether the last one does.
+
+    Before 2.13 its division asks that first of sizes that are open, and rounds down either way.
+    """
+    return patch.object(torch._meta_registrations, "div_rtn", operator.floordiv)
 
 
 class _Writes(Exception):
@@ -94,7 +105,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _run(self, node: Node, translate: Translate, arguments: Sequence[object]) -> TensorTree:
         # Without the Python dispatcher, decompositions in C++ write in place.
-        with self.mode, enable_python_dispatcher(), self:
+        with self.mode, enable_python_dispatcher(), self, _windows_of_any_size():
             return translate(node, *arguments)
 
     def _forget(self, count: int) -> None:
