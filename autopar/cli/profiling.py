@@ -40,6 +40,13 @@ from autopar.cli.options import PATH, PROFILES, named_cluster
     help="How many parts of a module's name make a layer.  [default: up to the first number]",
 )
 @click.option(
+    "--measured",
+    type=PATH,
+    metavar="TRACE.json",
+    help="Of a build: beside what is predicted, what a run took that was traced with autopar run"
+    " --trace, or trace= in Python.",
+)
+@click.option(
     "--json",
     "json_file",
     type=PATH,
@@ -53,6 +60,7 @@ def profile_command(
     cluster: str | None,
     top: int,
     depth: int | None,
+    measured: Path | None,
     json_file: Path | None,
 ) -> None:
     """Show what an ONNX file or a build costs, without running it.
@@ -65,6 +73,7 @@ def profile_command(
     Examples:
       autopar profile model.onnx --mesh 2x4 --dims batch=8 --cluster h100
       autopar profile build/ --top 20 --json profile.json
+      autopar profile build/ --measured trace.json
     """
     from autopar import pipeline
     from autopar.analysis.profiling import Profile, profile, profile_build, profile_compiled
@@ -74,6 +83,9 @@ def profile_command(
 
     if json_file is not None:
         check_file(json_file)
+    if measured is not None:
+        _compare(path, measured, cluster, top, depth, json_file)
+        return
     found: tuple[Profile, ...]
     if path.is_dir():
         unsuited("a build is compiled already, which rules out", ("mesh", *MODEL))
@@ -110,3 +122,28 @@ def profile_command(
         return
     blocks = [*(render_profile(each, top, depth) for each in found), *drawn(found)]
     click.echo("\n\n".join(blocks))
+
+
+def _compare(
+    path: Path,
+    trace: Path,
+    cluster: str | None,
+    top: int,
+    depth: int | None,
+    json_file: Path | None,
+) -> None:
+    """Shows what a run of a build took beside what was predicted."""
+    unsuited("--measured is of a build, which rules out", ("mesh", *MODEL))
+    if not path.is_dir():
+        raise click.UsageError(f"--measured is of a build folder, and {path} is none")
+    from autopar.analysis.profiling.measured import compare_build, render_comparison
+    from autopar.analysis.profiling.show import write_json
+    from autopar.base.file import is_stdout
+
+    hardware = named_cluster(cluster) if cluster else None
+    with status("predicting"):
+        found = compare_build(path, trace, hardware, depth)
+    if json_file is not None:
+        write_json(found, json_file)
+    if not is_stdout(json_file):
+        click.echo("\n\n".join(render_comparison(each, top) for each in found))

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, Protocol
 
 from autopar.analysis.profiling.figures import Layer, Node, layer_of
 from autopar.base.errors import Loc
@@ -123,18 +123,25 @@ class Profile:
         return render_profile(self)
 
 
-def to_json(profiles: tuple[Profile, ...]) -> Iterator[str]:
-    """Yields the text of profiles as a JSON list, with the names of the attributes."""
-    yield from json.JSONEncoder(indent=1).iterencode([each.as_dict() for each in profiles])
+class Figures(Protocol):
+    """What is written as JSON."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all figures, with the names of the attributes."""
 
 
-def write_json(profiles: tuple[Profile, ...], path: Path) -> None:
-    """Writes profiles as a JSON list.
+def to_json(found: Sequence[Figures]) -> Iterator[str]:
+    """Yields the text of profiles, or comparisons, as a JSON list."""
+    yield from json.JSONEncoder(indent=1).iterencode([each.as_dict() for each in found])
+
+
+def write_json(found: Sequence[Figures], path: Path) -> None:
+    """Writes profiles, or comparisons, as a JSON list.
 
     Raises:
         InvalidInputError: If the file can't be written.
     """
-    write_file(path, to_json(profiles))
+    write_file(path, to_json(found))
 
 
 def render_profile(profile: Profile, top: int = TOP, depth: int | None = None) -> str:
@@ -163,7 +170,7 @@ def _totals(profile: Profile) -> Iterator[str]:
         yield f"         {seconds} where sums run beside other work"
     node = profile.peak_node
     if node is not None:
-        where = f"{_tail(node.name, NAME)}{_place(node.loc)}"
+        where = f"{tail(node.name, NAME)}{_place(node.loc)}"
         yield f"peak     {human_bytes(profile.peak_bytes)} at {where}"
     kinds = timeline.breakdown_bytes().items()
     parts = [f"{kind.replace('_', ' ')} {human_bytes(size)}" for kind, size in kinds if size]
@@ -208,7 +215,7 @@ def _layers(profile: Profile, top: int, depth: int | None) -> list[str]:
     rows = [head, *(_layer_row(layer) for layer in layers if layer in shown)]
     rows.append(_total_row(layers))
     used = [at for at in range(len(head)) if at in (0, 1) or any(r[at] != "-" for r in rows[1:])]
-    lines = _table([[row[at] for at in used] for row in rows])
+    lines = table([[row[at] for at in used] for row in rows])
     if len(layers) > len(shown):
         rest = f"... and {len(layers) - len(shown)} more that take less time"
         lines.insert(len(lines) - 1, rest)
@@ -250,7 +257,7 @@ def _ops(profile: Profile, top: int) -> list[str]:
     shown = nodes[:top]
     rows: list[tuple[str, ...]] = [("op, the slowest first", "time", "FLOP", "bytes", "saved", "")]
     rows += [_op_row(node) for node in shown if node.seconds]
-    lines = _table(rows, right=(1, 2, 3, 4))
+    lines = table(rows, right=(1, 2, 3, 4))
     left = [node for node in nodes[top:] if node.seconds]
     if left:
         seconds = sum(node.times * node.seconds for node in left)
@@ -260,7 +267,7 @@ def _ops(profile: Profile, top: int) -> list[str]:
 
 def _op_row(node: Node) -> tuple[str, ...]:
     return (
-        _tail(node.name, NAME),
+        tail(node.name, NAME),
         _times(node) + human_seconds(node.seconds),
         _or_dash(node.flops, human_flops).removesuffix("FLOP").strip(),
         human_bytes(node.moved_bytes or node.communicated_bytes),
@@ -278,7 +285,7 @@ def _or_dash(figure: float, human: object) -> str:
     return str(human(figure)) if figure else "-"
 
 
-def _table(rows: Sequence[Sequence[str]], right: Sequence[int] | None = None) -> list[str]:
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] | None = None) -> list[str]:
     """Returns rows as aligned lines; columns but the first are at the right, or those named."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     aligned = range(1, len(widths)) if right is None else right
@@ -295,8 +302,9 @@ def _place(loc: Loc) -> str:
     """Returns where an op comes from, the file without its folder."""
     if loc.line:
         return f" [{Path(loc.file).name}:{loc.line}]"
-    return f" [{_tail(loc.name, PLACE)}]" if loc.name else ""
+    return f" [{tail(loc.name, PLACE)}]" if loc.name else ""
 
 
-def _tail(text: str, length: int) -> str:
+def tail(text: str, length: int) -> str:
+    """Returns the end of a text that is longer than this."""
     return text if len(text) <= length else f"...{text[3 - length :]}"

@@ -90,6 +90,11 @@ def read_trace(path: Path) -> Mapping[str, Any]:
     return found
 
 
+def rank_of(event: Event) -> int:
+    """Returns the rank of which an event of a merged file is."""
+    return int(event.get("pid", 0)) // _RANKS
+
+
 def _json(head: Mapping[str, Any], events: Iterable[Event]) -> Iterator[str]:
     yield json.dumps(head)[:-1] + ', "traceEvents": ['
     for number, event in enumerate(events):
