@@ -17,8 +17,8 @@ from autopar.cost import Cluster
 from autopar.ir.builds.files import read_build
 from autopar.ir.collectives import is_collective
 from autopar.ir.layers import grouped
-from autopar.runtime.tracing.files import Event, rank_of, read_trace
-from autopar.runtime.tracing.recorders import CATEGORY, COLLECTIVE, STEP
+from autopar.runtime.tracing.files import rank_of, read_trace
+from autopar.runtime.tracing.recorders import CATEGORY, COLLECTIVE, STEP, Event
 
 _NOTABLE = 0.05
 """The part of a step from which on what is predicted badly is named."""
