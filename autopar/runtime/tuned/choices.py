@@ -34,14 +34,16 @@ def compute_chosen(tuning: Tuning) -> list[fx.GraphModule]:
     if any(map(_has_effects, graph.nodes)):
         return []
     found: list[fx.GraphModule] = []
-    for condition, picks in _picks(tuning).items():
+    for picks in _picks(tuning).values():
         order = {node: at for at, node in enumerate(graph.nodes)}
+        if not all(pick in order for pick in picks):  # Some are in a branch of another choice.
+            continue
         last = order[picks[-1]]
         if any(order[reader] < last for pick in picks for reader in pick.users):
             continue
         bodies = [_body(tuning, picks, side) for side in (1, 2)]
         if sum(map(len, bodies)) >= LEAST:
-            found += _choose(tuning, condition, picks, bodies)
+            found += _choose(tuning, picks, bodies)
     return found
 
 
@@ -84,11 +86,11 @@ def _is_only(node: fx.Node, pick: fx.Node, side: int) -> bool:
 
 def _choose(
     tuning: Tuning,
-    condition: fx.Node,
     picks: Sequence[fx.Node],
     bodies: Sequence[dict[fx.Node, None]],
 ) -> list[fx.GraphModule]:
     """Puts a call of one of two graphs in the place of branches; returns these."""
+    condition = arguments_of(picks[0])[0]
     wanted = [[arguments_of(pick)[side] for pick in picks] for side in (1, 2)]
     given = [_given(*each) for each in zip(bodies, wanted, strict=True)]
     branches = [_branch(*each) for each in zip(bodies, given, wanted, strict=True)]

@@ -89,7 +89,7 @@ class Tuning:
                 given[-1].append(node)
                 given.append(node)
                 self._constant[node] = None
-        last: fx.Node = given[-1]
+        last: fx.Node = given[-1] if given else nodes[0]
         return last
 
 

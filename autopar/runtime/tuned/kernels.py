@@ -140,7 +140,8 @@ def convolve_points(
         image = image[:, :, *(slice(None, None, step) for step in stride)]
     points = image.permute(_CHANNELS_BEHIND[image.ndim])
     found = multiply(points.reshape(-1, len(right)), right, bias, packed)
-    return found.view(*points.shape[:-1], -1).permute(_CHANNELS_BEFORE[image.ndim])
+    results = found.view(*points.shape[:-1], right.shape[1])
+    return results.permute(_CHANNELS_BEFORE[image.ndim])
 
 
 def of_points(weight: Tensor) -> Tensor:
@@ -163,10 +164,11 @@ def convolve_apart(
     points = image.permute(0, 2, 3, 1)
     batch, height, width, channels = points.shape
     rows, columns = kernel
+    results = right.shape[1] // (rows * columns)
     repeated = None if bias is None else bias.repeat(rows * columns)
     found = multiply(points.reshape(-1, channels), right, repeated, packed)
-    blocks = found.view(batch, height, width, rows, columns, -1).transpose(2, 3)
-    return blocks.reshape(batch, height * rows, width * columns, -1).permute(0, 3, 1, 2)
+    blocks = found.view(batch, height, width, rows, columns, results).transpose(2, 3)
+    return blocks.reshape(batch, height * rows, width * columns, results).permute(0, 3, 1, 2)
 
 
 def of_blocks(weight: Tensor) -> Tensor:

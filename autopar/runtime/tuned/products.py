@@ -56,7 +56,7 @@ def keep_packed(
     sizes = [columns, inner, *shape_of(node)]
     known = [size for size in sizes if isinstance(size, int)]
     small = len(known) == len(sizes) and not is_large(math.prod(known[1:]), known[0])
-    if small or not HAS_ONEDNN or not tuning.claim(right):
+    if 0 in known or small or not HAS_ONEDNN or not tuning.claim(right):
         return None
     return tuning.constant(right, packed, right)
 

@@ -110,3 +110,13 @@ def test_numbers_around_a_convolution_go_into_its_weights(tmp_path: Path) -> Non
         assert tuned is not None
         of_groups = "transposed=true" in text and "groups=1)" not in text
         assert of_groups or "mul_" not in tuned.module.code
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_products_convolve_batches_of_any_size(batch: int) -> None:
+    image, bias = torch.rand(batch, 3, 4, 5), torch.rand(6)
+    point, block = torch.rand(6, 3, 1, 1), torch.rand(3, 6, 2, 3)
+    points = kernels.convolve_points(image, kernels.of_points(point), bias, [2, 1], None)
+    torch.testing.assert_close(points, torch.conv2d(image, point, bias, (2, 1)))
+    blocks = kernels.convolve_apart(image, kernels.of_blocks(block), bias, [2, 3], None)
+    torch.testing.assert_close(blocks, torch.conv_transpose2d(image, block, bias, (2, 3)))

@@ -235,3 +235,55 @@ def test_only_what_a_condition_picks_is_computed(flag: bool, tmp_path: Path) -> 
     assert tuned.module.code.count("exp") == 1
     assert "mm" not in tuned.module.code
     assert "tanh_" in tuned.module.choice_flag.branches[1].code
+
+
+CHOICES_OF_CHOICES = """
+program "choices" executable
+func main {
+  input %x: T[3, 4]
+  input %flag: bool[]
+  input %other: bool[]
+  %e: T[3, 4] = aten.exp.default(self=%x)
+  %m: T[3, 4] = aten.tanh.default(self=%x)
+  %p: T[3, 4] = aten.where.self(condition=%flag, self=%e, other=%m)
+  %a: T[3, 4] = aten.sigmoid.default(self=%x)
+  %b: T[3, 4] = aten.neg.default(self=%x)
+  %q: T[3, 4] = aten.where.self(condition=%other, self=%a, other=%b)
+  %t: T[3, 4] = aten.relu.default(self=%q)
+  %r: T[3, 4] = aten.where.self(condition=%flag, self=%t, other=%x)
+  return %p as "p", %r as "r"
+}
+"""
+"""What one condition picks is computed only where another one says so."""
+CONDITIONS_OF_CHOICES = """
+program "conditions" executable
+func main {
+  input %x: T[3, 4]
+  input %flag: bool[]
+  input %other: bool[]
+  %i: bool[] = aten.logical_not.default(self=%other)
+  %j: bool[] = aten.logical_not.default(self=%i)
+  %k: bool[] = aten.logical_not.default(self=%j)
+  %l: bool[] = aten.logical_and.default(self=%i, other=%flag)
+  %c: bool[] = aten.where.self(condition=%flag, self=%k, other=%l)
+  %f: T[3, 4] = aten.full.default(size=[3, 4], fill_value=2.0, dtype=T)
+  %g: T[3, 4] = aten.exp.default(self=%f)
+  %m: T[3, 4] = aten.tanh.default(self=%x)
+  %r: T[3, 4] = aten.relu.default(self=%m)
+  %y: T[3, 4] = aten.where.self(condition=%c, self=%g, other=%r)
+  return %y as "y"
+}
+"""
+"""A condition is picked itself, and a branch takes nothing."""
+
+
+@pytest.mark.parametrize("text", [CHOICES_OF_CHOICES, CONDITIONS_OF_CHOICES])
+def test_choices_depend_on_choices(text: str, tmp_path: Path) -> None:
+    mesh, inputs = opened(text, "f32", tmp_path)
+    for flag in (torch.tensor(False), torch.tensor(True)):
+        for other in (torch.tensor(False), torch.tensor(True)):
+            given = {**inputs, "flag": flag, "other": other}
+            assert_as_the_program_says(mesh, given, 1e-5)
+    tuned = mesh.ranks[0].tuned()
+    assert tuned is not None
+    assert "choice_" in tuned.module.code
