@@ -179,6 +179,7 @@ class VirtualMesh:
         del meeting
         return Messages(HashStore())
 
+    @torch.no_grad()
     def run(
         self,
         inputs: Arrays,

@@ -22,6 +22,7 @@ import autopar
 from autopar import InferenceSession
 from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.runtime.serving.arguments import NodeArg
+from tests.frontend.onnx.graphs import graph, model, node
 from tests.runtime.serving.scorer import CLASSES, ids_of, scores_of, write_scorer
 
 SIZES = ((3, 4), (1, 1), (0, 4), (2, 0), (64, 9), (3, 4))
@@ -139,6 +140,18 @@ def test_numbers_are_inputs_too(tmp_path: Path) -> None:
     with InferenceSession(tmp_path / "scaled.onnx", mesh=2) as session:
         (found,) = session.run(None, {"x": x, "factor": np.float32(2)})
     np.testing.assert_array_equal(found, 2 * x)
+
+
+def test_inputs_may_require_gradients(tmp_path: Path) -> None:
+    onnx.save(
+        model(graph([node("Identity", "x", "y")], {"x": (TensorProto.FLOAT, [3])}, ["y"])),
+        tmp_path / "same.onnx",
+    )
+    x = torch.ones(3, requires_grad=True)
+    for options in ({}, {"mesh": 2, "virtual": True}):
+        with InferenceSession(tmp_path / "same.onnx", **options) as session:
+            (found,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(found, np.ones(3))
 
 
 def test_builds_and_compiled_models_are_run(scorer: Path, tmp_path: Path) -> None:
