@@ -22,7 +22,7 @@ import autopar
 from autopar import InferenceSession
 from autopar.base.errors import InvalidInputError, RuntimeFailure
 from autopar.runtime.serving.arguments import NodeArg
-from tests.frontend.onnx.graphs import graph, model, node
+from tests.frontend.onnx import graphs
 from tests.runtime.serving.scorer import CLASSES, ids_of, scores_of, write_scorer
 
 SIZES = ((3, 4), (1, 1), (0, 4), (2, 0), (64, 9), (3, 4))
@@ -143,10 +143,9 @@ def test_numbers_are_inputs_too(tmp_path: Path) -> None:
 
 
 def test_inputs_may_require_gradients(tmp_path: Path) -> None:
-    onnx.save(
-        model(graph([node("Identity", "x", "y")], {"x": (TensorProto.FLOAT, [3])}, ["y"])),
-        tmp_path / "same.onnx",
-    )
+    same = [graphs.node("Identity", "x", "y")]
+    body = graphs.graph(same, {"x": (TensorProto.FLOAT, [3])}, ["y"])
+    onnx.save(graphs.model(body), tmp_path / "same.onnx")
     x = torch.ones(3, requires_grad=True)
     for options in ({}, {"mesh": 2, "virtual": True}):
         with InferenceSession(tmp_path / "same.onnx", **options) as session:
