@@ -156,6 +156,9 @@ class Kernels(Recorder):
         kinds += [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
         found = profile(activities=kinds)
         try:
+            # A second one takes the place of the first, and both end the process then.
+            if torch._C._autograd._profiler_enabled():
+                raise RuntimeError("it records already")
             found.start()
         except RuntimeError as error:
             raise InvalidInputError(
@@ -165,9 +168,10 @@ class Kernels(Recorder):
 
     def stop(self) -> None:
         """See `Recorder`."""
-        self.on = False
-        if self._profile is not None:
+        # torch's profiler ends the process when it is stopped again.
+        if self.on and self._profile is not None:
             self._profile.stop()
+        self.on = False
 
     def events(self) -> tuple[int, Iterable[Event]]:
         """See `Recorder`."""

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from autopar.base.arguments import COUNT, FLAG, NATURAL, PATH, expect
+from autopar.base.errors import InvalidInputError, os_reason
 from autopar.base.file import check_file
 from autopar.ir.deployment import Deployment
 from autopar.ir.devices import CPU
@@ -95,7 +96,11 @@ class Tracer(Closing):
         self._calls = 0
         self._behind = 0
         self._closed = False
-        path_of_rank(self.path, rank).unlink(missing_ok=True)
+        mine = path_of_rank(self.path, rank)
+        try:
+            mine.unlink(missing_ok=True)
+        except OSError as error:
+            raise InvalidInputError(f"can't write {mine}: {os_reason(error)}") from error
 
     def add(self, program: Program, module: fx.GraphModule) -> None:
         """Lets the code of a program be recorded."""

@@ -18,6 +18,7 @@ from autopar.runtime.job.messages import Messages
 from autopar.runtime.job.processes import Processes
 from autopar.runtime.tracing import tracer as tracing
 from autopar.runtime.tracing.files import merge_ranks, path_of_rank, read_trace, write_rank
+from autopar.runtime.tracing.recorders import Kernels
 from autopar.runtime.tracing.spans import ENDS, label_of
 from autopar.runtime.tracing.tracer import Trace, Tracer
 from tests.runtime.job.real import run_ranks
@@ -76,8 +77,8 @@ def test_torchs_profiler_names_the_same_ops(tmp_path: Path) -> None:
     build = training_build(tmp_path, "2")
     found = []
     for kernels in (False, True):
-        trace = Trace(tmp_path / f"{kernels}.json", skip=1, kernels=kernels)
-        run_ranks(2, train_traced, build, trace, 2)
+        trace = Trace(tmp_path / f"{kernels}.json", skip=1, steps=1, kernels=kernels)
+        run_ranks(2, train_traced, build, trace, 3)
         events = [e for kind in ("autopar", "collective") for e in events_of(trace.path, kind)]
         found.append(Counter((e["pid"] // RANK_PIDS, e["name"]) for e in events))
     assert found[0] == found[1]
@@ -132,6 +133,15 @@ def test_what_cannot_be_traced_is_refused(tmp_path: Path) -> None:
         autopar.load(build, virtual=True, trace=tmp_path / "out.json")
     with pytest.raises(InvalidInputError, match="there is no folder"):
         autopar.load(build, trace=tmp_path / "absent" / "out.json")
+    (tmp_path / "file.json.ranks").write_text("")
+    with pytest.raises(InvalidInputError, match="can't write"):
+        autopar.load(build, processes=Processes(), trace=tmp_path / "file.json")
+    first = Kernels()
+    first.start()
+    with pytest.raises(InvalidInputError, match="it records already"):
+        Kernels().start()
+    first.stop()
+    first.stop()
     with pytest.raises(InvalidInputError, match="skip=-1"):
         Trace(tmp_path / "out.json", skip=-1)
     (tmp_path / "text.json").write_text("[]")
