@@ -22,7 +22,7 @@ setup(
     packages=find_packages(include=["autopar", "autopar.*"]),
     package_data={"autopar": ["py.typed", "ir/*.proto", "ir/*.pyi", "cost/profiles/*.yaml"]},
     # The lower bounds are the oldest versions that the code uses features of. CI runs torch 2.13 on
-    # Python 3.11; a tenth of the tests ran with torch 2.11 on 3.12 and with torch 2.15 on 3.13.
+    # Python 3.11; CONTRIBUTING.md says which other versions the tests ran on.
     install_requires=[
         "click>=8.1,<9",
         "numpy>=1.26,<3",

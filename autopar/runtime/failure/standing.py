@@ -34,6 +34,11 @@ class Standing:
         """Notes that it is closed."""
         self._closed = True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be called."""
+        return self._cause is None and not self._closed
+
     def check(self) -> None:
         """Refuses a call that comes too late.
 
@@ -41,9 +46,10 @@ class Standing:
             InvalidInputError: If it is closed.
             RuntimeFailure: If a rank has failed before.
         """
+        if self.is_open:
+            return
         if self._cause is not None:
             raise RuntimeFailure(
                 f"this {self.what} failed earlier{self._failed}: {self._cause}; {self.remedy}"
             ) from None
-        if self._closed:
-            raise InvalidInputError(f"this {self.what} is closed; {self.remedy}")
+        raise InvalidInputError(f"this {self.what} is closed; {self.remedy}")

@@ -380,15 +380,20 @@ class Trainer(Closing):
     def close(self) -> None:
         """Ends the trainer, and the process group if it was made for it.
 
-        Waits for a checkpoint that is being written.
+        Waits for a checkpoint that is being written, and looks at the last losses.
 
         Raises:
             InvalidInputError: If that couldn't be written.
+            NonFiniteLoss, InvalidInputError: See `check_losses`.
         """
         saving = self._checkpoints.close()
-        self.ranks.close()
-        if saving is not None:
-            saving.raise_error()
+        try:
+            if self.ranks.standing.is_open:
+                self._steps.verdicts.look()
+        finally:
+            self.ranks.close()
+            if saving is not None:
+                saving.raise_error()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
         try:

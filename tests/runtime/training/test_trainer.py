@@ -241,6 +241,25 @@ def test_losses_of_steps_before_a_checkpoint_was_loaded_are_forgotten(tmp_path: 
         trainer.check_losses()
 
 
+def test_the_last_losses_are_looked_at_by_the_end(tmp_path: Path) -> None:
+    build, (x, target) = training_build(tmp_path / "b", DATA), batches(1)[0]
+
+    def train(*more: Exception) -> None:
+        with open_trainer(build, virtual=True, check_loss="later") as trainer:
+            trainer.step((x, target))
+            trainer.step((x * math.nan, target))
+            for each in more:
+                raise each
+
+    with pytest.raises(NonFiniteLoss, match="the loss of step 1 is nan"):
+        train()
+    with (
+        pytest.warns(UserWarning, match="the loss of step 1 is nan"),
+        pytest.raises(KeyError, match="its own"),
+    ):
+        train(KeyError("its own"))
+
+
 def opened(folder: Path, layout: Layout, **options: object) -> Trainer:
     build = training_build(folder / "b", layout, **options)
     trainer = load(build, virtual=True)

@@ -191,6 +191,12 @@ class ExampleSizes(OpenSizes):
     def refusal(self, condition: sympy.Basic) -> str:
         """Returns why code is refused that does something else at other sizes, and what to do."""
         told, names = self.told(condition)
+        if not names:
+            # As in slices up to an open size with torch before 2.13, whose length it doesn't say.
+            return (
+                f"what this line does depends on a size that torch doesn't know, whether {told};"
+                " take the sizes that it reads out of dynamic="
+            )
         whether = f", whether {told}" if isinstance(condition, _CONDITIONS) else ""
         found = [self._deciding(condition)] if self._deciding(condition) else []
         found = found or self.ranges_within(condition)
