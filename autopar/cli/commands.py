@@ -46,7 +46,7 @@ def main(traceback: bool) -> None:
       torchrun --nproc-per-node 8 -m autopar.runtime build/ --input ids=ids.npy
 
     Exit codes: 0 done; 1 a model, build or other file can't be used, or is found to differ;
-    2 wrong usage; 70 a defect of autopar; 130 interrupted.
+    2 wrong usage; 70 a defect of autopar; 130 interrupted, 143 ended by SIGTERM.
     """
     del traceback  # `Commands` looks at it.
 

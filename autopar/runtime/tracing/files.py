@@ -11,6 +11,8 @@ from autopar.base.errors import InvalidInputError, os_reason
 from autopar.base.file import write_file
 from autopar.runtime.tracing.recorders import Event
 
+_WANTED = "give a trace, as autopar run --trace or trace= in Python writes it"
+
 _BASE = "baseTimeNanoseconds"
 """Of a file: what its times are since, in nanoseconds since 1970."""
 
@@ -84,9 +86,9 @@ def read_trace(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise InvalidInputError(f"can't read {path}: {os_reason(error)}") from error
     except ValueError as error:
-        raise InvalidInputError(f"{path} is no trace: {error}") from error
+        raise InvalidInputError(f"{path} is no JSON; {_WANTED}") from error
     if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
-        raise InvalidInputError(f"{path} is no trace: it has no list traceEvents")
+        raise InvalidInputError(f"{path} has no list traceEvents; {_WANTED}")
     return found
 
 

@@ -145,7 +145,7 @@ def test_what_cannot_be_traced_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="skip=-1"):
         Trace(tmp_path / "out.json", skip=-1)
     (tmp_path / "text.json").write_text("[]")
-    with pytest.raises(InvalidInputError, match="no list traceEvents"):
+    with pytest.raises(InvalidInputError, match="no list traceEvents; give a trace"):
         read_trace(tmp_path / "text.json")
 
 
