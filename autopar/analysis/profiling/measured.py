@@ -17,8 +17,8 @@ from autopar.cost import Cluster
 from autopar.ir.builds.files import read_build
 from autopar.ir.collectives import is_collective
 from autopar.ir.layers import grouped
-from autopar.runtime.tracing.files import rank_of, read_trace
-from autopar.runtime.tracing.recorders import CATEGORY, COLLECTIVE, STEP, Event
+from autopar.runtime.tracing.files import own_events, rank_of, read_trace
+from autopar.runtime.tracing.recorders import STEP, Event
 
 _NOTABLE = 0.05
 """The part of a step from which on what is predicted badly is named."""
@@ -91,9 +91,8 @@ def compare_build(
     deployment = read_build(build).deployment
     profiles = profile_build(build, cluster)
     by_rank: dict[int, list[Event]] = defaultdict(list)
-    for event in read_trace(trace)["traceEvents"]:
-        if event.get("ph") == "X":
-            by_rank[rank_of(event)].append(event)
+    for event in own_events(read_trace(trace)):
+        by_rank[rank_of(event)].append(event)
     found = []
     for number, each in enumerate(profiles):
         ranks = [at for at, rank in enumerate(deployment.ranks) if rank.program == number]
@@ -113,14 +112,13 @@ class _Taken:
 
     def __init__(self, ranks: Sequence[Sequence[Event]]) -> None:
         events = [event for each in ranks for event in each]
-        calls = [event["dur"] for event in events if event.get("cat") == STEP]
+        calls = [event["dur"] for event in events if event["cat"] == STEP]
         self.steps = len(calls)
         self.step = sum(calls) / 1e6 / max(self.steps, 1)
         self._ops: dict[str, float] = defaultdict(float)
         for event in events:
-            if event.get("cat") in (CATEGORY, COLLECTIVE):
-                value = event.get("args", {}).get("value", "")
-                self._ops[value] += event["dur"] / 1e6 / max(self.steps, 1)
+            if event["cat"] != STEP:
+                self._ops[event["args"].get("value", "")] += event["dur"] / 1e6 / max(self.steps, 1)
         self.total = sum(self._ops.values())
 
     def of(self, node: Node) -> float:

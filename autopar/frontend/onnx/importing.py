@@ -22,7 +22,7 @@ from autopar.frontend.onnx.trace.bind import bind_inputs
 from autopar.frontend.onnx.trace.names import weight_names
 from autopar.frontend.onnx.trace.node import Node, Refused, to_bind
 from autopar.frontend.onnx.trace.record import Recorder
-from autopar.frontend.onnx.trace.trace import Trace, origin_of
+from autopar.frontend.onnx.trace.trace import Trace, origin_of, windows_of_any_size
 from autopar.frontend.onnx.trace.values import Failed, Known, Sized, StoredTensor, Traced, Value
 from autopar.frontend.onnx.trace.walk import Walker
 from autopar.frontend.quiet import quiet
@@ -76,7 +76,7 @@ def record_model(
     recorder = Recorder(problems, trace=Trace(is_open))
     walker = Walker(model, recorder)
     inputs = {item.name: recorder.add_input(item.kind, item.shape) for item in bound}
-    with quiet():
+    with quiet(), windows_of_any_size():
         values = walker.run_model(inputs)
     labels = [value.name for value in model.proto.graph.output]
     outputs = [_output(recorder, label, value) for label, value in zip(labels, values, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from autopar.base.errors import InvalidInputError, os_reason
 from autopar.base.file import write_file
-from autopar.runtime.tracing.recorders import Event
+from autopar.runtime.tracing.recorders import CATEGORY, COLLECTIVE, STEP, Event
 
 _WANTED = "give a trace, as autopar run --trace or trace= in Python writes it"
 
@@ -94,7 +94,17 @@ def read_trace(path: Path) -> Mapping[str, Any]:
 
 def rank_of(event: Event) -> int:
     """Returns the rank of which an event of a merged file is."""
-    return int(event.get("pid", 0)) // _RANKS
+    return int(event["pid"]) // _RANKS
+
+
+def own_events(found: Mapping[str, Any]) -> Iterator[Event]:
+    """Yields the events of a trace that are ours, of ops and calls; others may be anything."""
+    for event in found["traceEvents"]:
+        if not isinstance(event, dict) or event.get("cat") not in (CATEGORY, COLLECTIVE, STEP):
+            continue
+        has_numbers = all(isinstance(event.get(key), int | float) for key in ("pid", "dur"))
+        if has_numbers and isinstance(event.get("args"), dict):
+            yield event
 
 
 def _json(head: Mapping[str, Any], events: Iterable[Event]) -> Iterator[str]:

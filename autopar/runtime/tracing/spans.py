@@ -46,7 +46,7 @@ def add_spans(module: fx.GraphModule, spanned: Spanned) -> None:
 
 
 def _add_spans(graph: fx.Graph, spanned: Spanned) -> None:
-    started = set[Op | None]()
+    started = set[Op]()
     for node in graph.nodes:
         op = node.meta.get("op")
         if node.op == "call_function" and node.target not in _FREE and op is not None:

@@ -53,8 +53,9 @@ def test_the_command_shows_it_and_writes_it(traced: tuple[Path, Path]) -> None:
 
 
 def test_the_trace_of_another_build_is_refused(traced: tuple[Path, Path], tmp_path: Path) -> None:
-    other = {"ph": "X", "cat": "step", "name": "step 0", "pid": 0, "tid": 0, "ts": 0, "dur": 1}
-    (tmp_path / "other.json").write_text(json.dumps({"traceEvents": [other]}))
+    other = {"ph": "X", "cat": "step", "name": "s", "pid": 0, "ts": 0, "dur": 1, "args": {}}
+    odd = [{**other, "pid": "Spans"}, {**other, "dur": None}, {"cat": "step"}, 7, None]
+    (tmp_path / "other.json").write_text(json.dumps({"traceEvents": [other, *odd]}))
     with pytest.raises(InvalidInputError, match="has no op of"):
         compare_build(traced[0], tmp_path / "other.json")
     with pytest.raises(InvalidInputError, match="can't read"):

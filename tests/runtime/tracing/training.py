@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import torch
@@ -41,15 +40,7 @@ def training_build(folder: Path, mesh: str, strategy: str = "auto", **options: o
     return folder / "build"
 
 
-def train_traced(
-    processes: Processes, build: Path, trace: Trace | None, steps: int
-) -> tuple[list[float], float]:
-    """Trains; returns the losses, and the seconds of the last step."""
-    seconds = 0.0
+def train_traced(processes: Processes, build: Path, trace: Trace | None, steps: int) -> list[float]:
+    """Trains; returns the losses."""
     with autopar.load(build, processes=processes, trace=trace) as trainer:
-        losses = []
-        for _ in range(steps):
-            began = time.perf_counter()
-            losses.append(trainer.step(BATCH).item())
-            seconds = time.perf_counter() - began
-    return losses, seconds
+        return [trainer.step(BATCH).item() for _ in range(steps)]

@@ -37,8 +37,8 @@ _ORIGIN = "onnx_node"
 """The key in `node.meta` that holds the ONNX node that an fx node comes from."""
 
 
-def _windows_of_any_size() -> AbstractContextManager[object]:
-    """Lets torch say how many windows fit without asking whether the last one does.
+def windows_of_any_size() -> AbstractContextManager[object]:
+    """Lets torch say within a block how many windows fit, not asking whether the last one does.
 
     Before 2.13 its division asks that first of sizes that are open, and rounds down either way.
     """
@@ -105,7 +105,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _run(self, node: Node, translate: Translate, arguments: Sequence[object]) -> TensorTree:
         # Without the Python dispatcher, decompositions in C++ write in place.
-        with self.mode, enable_python_dispatcher(), self, _windows_of_any_size():
+        with self.mode, enable_python_dispatcher(), self:
             return translate(node, *arguments)
 
     def _forget(self, count: int) -> None:
